@@ -1,0 +1,5 @@
+"""Shared settings of the tests."""
+
+import torch
+
+torch.set_num_threads(1)
