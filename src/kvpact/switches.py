@@ -62,7 +62,7 @@ def _switch(name: str, field: str, values: tuple[str, ...], contract: Contract, 
 
 _ALL = (
     _switch("ops", "ops", ("torch", "reference"), TOLERANCE, "which operators compute: torch, or the float64 oracle"),
-    _switch("mask_lowering", "mask_lowering", ("spans", "dense"), BITS, "read only the span of keys that is visible, or all keys under a mask"),
+    _switch("mask_lowering", "mask_lowering", ("spans", "dense"), BITS, "read only the span of visible keys, or all keys under a mask"),
     _switch("allocator", "allocator", ("paged", "contiguous"), BITS, "blocks anywhere, or consecutive block ids with 25 % head-room"),
     _switch("block_size", "block_size", (), BITS, "tokens in a block", minimum=1),
     _switch("pool_reuse", "pool_reuse", ON_OFF, BITS, "hand a freed block on as it is, or clear it first"),
@@ -72,7 +72,7 @@ _ALL = (
     _switch("chunking", "enable_chunked_prefill", ON_OFF, BITS, "cut a prompt over steps, or run it whole"),
     _switch("chunk", "long_prefill_token_threshold", (), BITS, "most prompt tokens of one request in a step; 0: what the budget leaves"),
     _switch("batching", "batching", ON_OFF, BITS, "run requests together, or one at a time"),
-    _switch("preemption", "preemption", ("recompute", "off"), BITS, "preempt and recompute when the pool is full, or admit only what is sure to fit"),
+    _switch("preemption", "preemption", ("recompute", "off"), BITS, "preempt and recompute when the pool is full, or admit only what fits"),
     _switch("policy", "scheduling_policy", ("fcfs", "priority"), BITS, "who runs first"),
     _switch("logits_rows", "logits_rows", ("needed", "all"), BITS, "vocabulary projection for the rows that are read, or for all"),
     _switch("dtype", "dtype", ("auto", "float32", "bfloat16", "float16"), LOSSY, "weights"),
