@@ -32,11 +32,11 @@ class LogitRows:
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatch:
-    """token_ids: [T]. groups: each layer group's arrays, by name. row_indices: rows of [T] whose logits are read."""
+    """token_ids: [T]. arrays: positions, slots, lengths and tables of the step. row_indices: rows of [T] whose logits are read."""
 
     plan: StepPlan
     token_ids: Ints
-    groups: dict[str, StepArrays]
+    arrays: StepArrays
     row_indices: Ints
     rows: tuple[LogitRows, ...]
 
@@ -47,30 +47,33 @@ def build(plan: StepPlan, groups: Sequence[LayerGroup], block_size: int, inject:
     counts = np.array([scheduled.stop - scheduled.start for scheduled in plan], dtype=np.int64)
     query_start_loc = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     token_ids = np.concatenate([np.asarray(s.choice.sequence.tokens[s.start : s.stop], dtype=np.int64) for s in plan])
-    true_positions = np.concatenate([np.arange(s.start, s.stop, dtype=np.int64) for s in plan])
-    positions = true_positions
-    if inject.positions is not None:
-        positions = inject.positions(positions, sequences)
+    # A fault in the positions must not move the slots: entries are written where the sequence has them.
+    computed = np.concatenate([np.arange(s.start, s.stop, dtype=np.int64) for s in plan])
+    positions = computed if inject.positions is None else inject.positions(computed, sequences)
     seq_lens = np.array([scheduled.stop for scheduled in plan], dtype=np.int64)
     if inject.lengths is not None:
         seq_lens = inject.lengths(seq_lens, sequences)
-    arrays = {}
+    request_of_row = np.repeat(np.arange(len(plan)), counts)
+    tables, slot_mapping = {}, {}
     for group in groups:
-        block_table = _block_table(plan, group.name, inject)
-        rows = np.repeat(np.arange(len(plan)), counts)
-        slots = block_table[rows, true_positions // block_size] * block_size + true_positions % block_size
-        if inject.slots is not None:
-            slots = inject.slots(slots, sequences)
-        arrays[group.name] = StepArrays(
+        table = tables[group.name] = _block_table(plan, group.name, inject)
+        slots = table[request_of_row, computed // block_size] * block_size + computed % block_size
+        slot_mapping[group.name] = slots if inject.slots is None else inject.slots(slots, sequences)
+    row_indices, logit_rows = _logit_rows(plan, query_start_loc)
+    return StepBatch(
+        plan=plan,
+        token_ids=token_ids,
+        arrays=StepArrays(
             query_start_loc=query_start_loc,
             seq_lens=seq_lens,
             positions=positions,
-            slot_mapping=slots,
-            block_table=block_table,
+            slot_mapping=slot_mapping,
+            block_table=tables,
             block_size=block_size,
-        )
-    row_indices, logit_rows = _logit_rows(plan, query_start_loc)
-    return StepBatch(plan=plan, token_ids=token_ids, groups=arrays, row_indices=row_indices, rows=logit_rows)
+        ),
+        row_indices=row_indices,
+        rows=logit_rows,
+    )
 
 
 def _block_table(plan: StepPlan, group: str, inject: InjectionPoints) -> Ints:

@@ -135,7 +135,7 @@ class Engine:
             self._report(batch)
             return sample_batch(batch, self._runner.run(batch), self.tokenizer.token_text)
         except BaseException:
-            self._scheduler.rollback(plan)
+            self._scheduler.rollback(plan, written=True)
             raise
 
     def _commit(self, plan: StepPlan) -> None:
@@ -184,7 +184,7 @@ class Engine:
                         group=group.name,
                         start=scheduled.start,
                         stop=scheduled.stop,
-                        seq_len=int(batch.groups[group.name].seq_lens[row]),
+                        seq_len=int(batch.arrays.seq_lens[row]),
                         block_ids=tuple(scheduled.choice.sequence.block_table(group.name)),
                         shape=tuple(keys.shape),
                         data_ptr=keys.data_ptr(),

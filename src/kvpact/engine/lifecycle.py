@@ -10,7 +10,8 @@ from kvpact.engine.detokenize import IncrementalDetokenizer
 from kvpact.engine.request import Choice, Request, Status
 from kvpact.engine.sampling import Drawn, StepResult, position_logprobs
 from kvpact.engine.scheduler import Scheduler
-from kvpact.ids import TokenId
+from kvpact.model.logprobs import TokenLogprob
+from kvpact.model.sampler import Sampled
 from kvpact.model.tokenizer import Tokenizer
 
 Clock = Callable[[], float]
@@ -78,13 +79,11 @@ class Lifecycle:
         if drawn.sampled is None:
             self.finish(choice, Status.FINISHED_ERROR, str(drawn.error))
             return
-        request, token = choice.request, TokenId(drawn.sampled.token_id)
+        request, token = choice.request, drawn.sampled.token_id
         choice.sequence.append(token)
         if request.first_token_time is None:
             request.first_token_time = self._clock()
-        if drawn.sampled.chosen is not None:
-            choice.cumulative_logprob += drawn.sampled.chosen.logprob
-            choice.logprobs.append(position_logprobs(drawn.sampled.chosen, drawn.sampled.top, self._tokenizer.token_text))
+        self._note_logprobs(choice, drawn.sampled)
         stops = token in request.stop_ids and choice.num_output_tokens >= request.params.min_tokens
         if not stops or request.params.include_stop_str_in_output:
             choice.text += choice.detokenizer.push(token)
@@ -94,3 +93,10 @@ class Lifecycle:
             self.finish(choice, Status.FINISHED_STOPPED, choice.detokenizer.stopped)
         elif choice.sequence.num_tokens >= request.max_total_tokens:
             self.finish(choice, Status.FINISHED_LENGTH)
+
+    def _note_logprobs(self, choice: Choice, sampled: Sampled) -> None:
+        if sampled.logprob is None or sampled.rank is None:
+            return
+        chosen = TokenLogprob(token_id=sampled.token_id, logprob=sampled.logprob, rank=sampled.rank)
+        choice.cumulative_logprob += sampled.logprob
+        choice.logprobs.append(position_logprobs(chosen, sampled.top, self._tokenizer.token_text))

@@ -35,11 +35,11 @@ class Runner:
             self._storage.clear_blocks(scheduled.reservation.cleared)
         inputs = {
             group.name: build_inputs(
-                group, batch.groups[group.name], applies=self._ops.applies, mode=self._config.mask_lowering, inject=self._inject
+                group, batch.arrays, applies=self._ops.applies, mode=self._config.mask_lowering, inject=self._inject
             )
             for group in self._groups
         }
-        positions = torch.from_numpy(batch.groups[self._groups[0].name].positions)
+        positions = torch.from_numpy(batch.arrays.positions)
         hidden = self._decoder.forward(torch.from_numpy(batch.token_ids), positions, inputs, self._storage)
         return self._logits(hidden, torch.from_numpy(batch.row_indices))
 

@@ -74,7 +74,9 @@ def _score_prompt(rows: LogitRows, logits: Logits, token_text: Callable[[int], s
     for offset, row in enumerate(logits):
         target = rows.first_position + offset + 1
         if target < len(request.prompt_token_ids):
-            chosen, top = token_logprobs(row, request.prompt_token_ids[target], request.params.prompt_logprobs)
+            token_id = request.prompt_token_ids[target]
+            logprob, rank, top = token_logprobs(row, token_id, request.params.prompt_logprobs)
+            chosen = TokenLogprob(token_id=token_id, logprob=logprob, rank=rank)
             scored.append((target, position_logprobs(chosen, top, token_text)))
     return scored
 

@@ -90,10 +90,10 @@ class Scheduler:
             self._schedule_waiting(plan)
         return tuple(plan)
 
-    def rollback(self, plan: StepPlan) -> None:
-        """Give a step's room back, as if it had never been scheduled."""
+    def rollback(self, plan: StepPlan, *, written: bool) -> None:
+        """Give a step's room back, as if it had never been scheduled. written: the step may have begun to write entries."""
         for scheduled in reversed(plan):
-            self._manager.rollback(scheduled.reservation)
+            self._manager.rollback(scheduled.reservation, written=written)
             choice = scheduled.choice
             if choice.sequence.num_computed_tokens == 0:
                 self.remove(choice)
