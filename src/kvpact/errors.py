@@ -29,6 +29,12 @@ class InvalidConfig(KvpactError):
     code = "invalid-config"
 
 
+class UnreadableFile(KvpactError):
+    """A file that the user named can't be read, or holds something else."""
+
+    code = "unreadable-file"
+
+
 class UnknownSwitch(KvpactError):
     """A switch, or a value of one, that does not exist."""
 

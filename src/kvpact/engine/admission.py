@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kvpact.cache.prefix import Identity
 from kvpact.config import EngineConfig
@@ -13,15 +13,23 @@ from kvpact.model.tokenizer import Tokenizer
 from kvpact.params import SamplingParams
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """max_model_len: tokens of a whole sequence. pool_tokens: tokens that the whole pool holds. vocab_size: of the model."""
+
+    max_model_len: int
+    pool_tokens: int
+    vocab_size: int
+
+
 class Admission:
     """Makes requests. Nothing is queued or held until a request has passed every check."""
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, identity: Identity, max_model_len: int, pool_tokens: int) -> None:
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, identity: Identity, limits: Limits) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._identity = identity
-        self._max_model_len = max_model_len
-        self._pool_tokens = pool_tokens
+        self._limits = limits
 
     def request(self, prompt: Prompt, params: SamplingParams, *, request_id: RequestId, arrival: int, priority: int, now: float) -> Request:
         """Raises a RequestError, and then nothing has changed. now: seconds on the engine's clock."""
@@ -49,7 +57,7 @@ class Admission:
             token_ids = tuple(self._tokenizer.encode(parsed.text or ""))
         if not token_ids:
             raise EmptyPrompt("the prompt has no tokens, so there is nothing to continue", hint="give at least one token")
-        vocab_size = self._tokenizer.vocab_size
+        vocab_size = self._limits.vocab_size
         outside = [token for token in token_ids if not 0 <= token < vocab_size]
         if outside:
             raise InvalidParameter(
@@ -69,28 +77,28 @@ class Admission:
                 f"priority is {priority}, the scheduling policy is {self._config.scheduling_policy}: it would be ignored",
                 hint="start the engine with --switch policy=priority",
             )
-        outside = [token for token in params.logit_bias if not 0 <= token < self._tokenizer.vocab_size]
+        outside = [token for token in params.logit_bias if not 0 <= token < self._limits.vocab_size]
         if outside:
             raise InvalidParameter(
-                f"logit_bias names token {outside[0]}, the vocabulary has {self._tokenizer.vocab_size}",
+                f"logit_bias names token {outside[0]}, the vocabulary has {self._limits.vocab_size}",
                 hint="use ids of this model's tokenizer",
             )
 
     def _max_total_tokens(self, num_prompt: int, params: SamplingParams) -> int:
-        if num_prompt >= self._max_model_len:
+        if num_prompt >= self._limits.max_model_len:
             raise PromptTooLong(
-                f"the prompt has {num_prompt} tokens, max_model_len is {self._max_model_len}: no room for an answer",
-                hint=f"shorten the prompt to {self._max_model_len - 1} tokens, or raise max_model_len if the model allows it",
+                f"the prompt has {num_prompt} tokens, max_model_len is {self._limits.max_model_len}: no room for an answer",
+                hint=f"shorten the prompt to {self._limits.max_model_len - 1} tokens, or raise max_model_len if the model allows it",
                 num_prompt_tokens=num_prompt,
-                max_model_len=self._max_model_len,
+                max_model_len=self._limits.max_model_len,
             )
-        asked = self._max_model_len if params.max_tokens is None else min(num_prompt + params.max_tokens, self._max_model_len)
+        asked = self._limits.max_model_len if params.max_tokens is None else min(num_prompt + params.max_tokens, self._limits.max_model_len)
         least = num_prompt + 1 if params.max_tokens is None else asked
-        if least > self._pool_tokens:
+        if least > self._limits.pool_tokens:
             raise RequestTooLarge(
-                f"prompt and output take up to {least} tokens, the whole pool holds {self._pool_tokens}: it could never finish",
+                f"prompt and output take up to {least} tokens, the whole pool holds {self._limits.pool_tokens}: it could never finish",
                 hint="lower max_tokens, shorten the prompt, or raise kv_cache_memory",
                 num_tokens=least,
-                pool_tokens=self._pool_tokens,
+                pool_tokens=self._limits.pool_tokens,
             )
-        return min(asked, self._pool_tokens)
+        return min(asked, self._limits.pool_tokens)

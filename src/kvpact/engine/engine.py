@@ -8,7 +8,7 @@ import time
 from kvpact.cache.manager import CacheManager
 from kvpact.cache.prefix import Identity
 from kvpact.config import EngineConfig
-from kvpact.engine.admission import Admission
+from kvpact.engine.admission import Admission, Limits
 from kvpact.engine.batch import StepBatch, build
 from kvpact.engine.lifecycle import Clock, Lifecycle
 from kvpact.engine.meter import PoolMeter
@@ -64,8 +64,12 @@ class Engine:
         )
         # The operators are part of the identity: entries that other kernels wrote are other bits.
         identity = Identity(model=f"{decoder.fingerprint}/{ops.name}", kv_cache_dtype=str(dtype))
-        pool_tokens = (self.spec.num_blocks - 1) * self.spec.block_size
-        self._admission = Admission(config, tokenizer, identity, self.max_model_len, pool_tokens)
+        limits = Limits(
+            max_model_len=self.max_model_len,
+            pool_tokens=(self.spec.num_blocks - 1) * self.spec.block_size,
+            vocab_size=decoder.config.vocab_size,
+        )
+        self._admission = Admission(config, tokenizer, identity, limits)
         self._scheduler = Scheduler(config, self.manager)
         self._lifecycle = Lifecycle(self.manager, self._scheduler, tokenizer, clock, fork_sharing=config.fork_sharing)
         self._runner = Runner(decoder, ops, self.storage, config, self.inject)

@@ -13,7 +13,7 @@ from kvpact.engine.progress import GenerationProgress
 from kvpact.engine.request import Prompt
 from kvpact.engine.trace import TraceSink
 from kvpact.errors import InvalidParameter
-from kvpact.model.resolve import DEFAULT_MODEL
+from kvpact.model.builtin import DEFAULT_MODEL
 from kvpact.model.tokenizer import Tokenizer
 from kvpact.params import SamplingParams
 from kvpact.switches import apply_switches

@@ -70,6 +70,10 @@ class Tokenizer:
                 raise InvalidParameter(f"token id {token_id} is not in [0, {size})", hint="take ids from this model's tokenizer")
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
+    def token_text(self, token_id: int) -> str:
+        """One token's text by itself; special tokens show, and a part of a character is a replacement character."""
+        return str(self.backend.decode([token_id], skip_special_tokens=False))
+
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
         """Text of a conversation. Encode it with `add_special_tokens=False`.
 

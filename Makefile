@@ -1,0 +1,50 @@
+# `make run` and `make test` set everything up themselves, in .venv, from a bare Python 3.10+ with pip.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+NATIVE := CMakeLists.txt $(wildcard src/kvpact/native/*)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint slow bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+run: $(STAMP) ## a real model answers a batch of very different prompts; ARGS="..." goes to `kvpact run`
+	@$(BIN)/kvpact run $(ARGS)
+
+test: lint ## lint, types and every test but the slow ones
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+slow: $(STAMP) ## the tests marked slow
+	$(BIN)/python -m pytest -m slow
+
+bench: $(STAMP) ## every script in benchmarks/
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Build isolation is off so that the build tools, too, are the pinned ones.
+$(STAMP): pyproject.toml constraints.txt $(NATIVE)
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10 python; do \
+	  if "$$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then found="$$python"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "kvpact needs Python 3.10 or newer with venv and pip; name one: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
+	echo "setting up $(VENV) with $$("$$found" --version): once, a few minutes" >&2; \
+	"$$found" -m venv $(VENV)
+	@$(PIP) scikit-build-core nanobind cmake ninja
+	@if [ -z "$$KVPACT_PURE" ] && ! command -v "$${CXX:-c++}" g++ clang++ >/dev/null; then \
+	  echo "no C++ compiler found: KVPACT_PURE=1, kvpact goes in without its compiled core" >&2; export KVPACT_PURE=1; \
+	fi; \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@

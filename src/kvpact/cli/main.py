@@ -1,0 +1,72 @@
+"""The `kvpact` command. Commands import what is slow only when they run, so that help is there at once."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from kvpact import __version__
+from kvpact.cli.chat import chat
+from kvpact.cli.env import env
+from kvpact.cli.fail import report
+from kvpact.cli.options import with_options
+from kvpact.cli.regress import regress
+from kvpact.cli.run import run
+from kvpact.cli.switches import switches
+
+HELP = """Run a large language model whose KV cache keeps its contract: a prompt's answer depends on the prompt alone.
+
+[bold]Examples[/bold]
+
+kvpact run                                    a built-in set of very different prompts, decoded together
+
+kvpact run -p "What is the sea?" -n 3         one prompt, three answers
+
+kvpact run --file prompts.jsonl --json        prompts from a file, one JSON document out
+
+kvpact run --switch prefix_reuse=off          the same without one optimisation
+
+kvpact chat                                   talk; a turn computes only what is new
+
+kvpact regress                                do a long and a short prompt disturb each other?
+
+[bold]Exit codes[/bold]: 0 fine, 1 findings, 2 could not run.
+"""
+
+
+def build_app() -> typer.Typer:
+    """Every command under one roof."""
+    app = typer.Typer(
+        name="kvpact",
+        help=HELP,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for command in (run, chat, switches, regress, env):
+        app.command()(with_options(command))
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"kvpact {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        build_app()()
+    except Exception as error:
+        sys.exit(report(error))
