@@ -16,7 +16,7 @@ from kvpact.params import SamplingParams
 
 if TYPE_CHECKING:
     from kvpact.engine.llm import LLM
-    from kvpact.engine.request import RequestOutput
+    from kvpact.engine.outputs import RequestOutput
 
 MAX_TOKENS = 512
 

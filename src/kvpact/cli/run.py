@@ -16,9 +16,8 @@ from kvpact.cli.render import head, new_table, print_facts, print_json, print_ta
 from kvpact.params import SamplingParams
 
 if TYPE_CHECKING:
-    from kvpact.engine.engine import EngineStats
     from kvpact.engine.llm import LLM
-    from kvpact.engine.request import RequestOutput
+    from kvpact.engine.outputs import EngineStats, RequestOutput
 
 
 @dataclass(frozen=True, kw_only=True)
