@@ -238,6 +238,14 @@ def test_an_empty_file_and_another_format_are_corrupt(tmp_path):
         convert_gguf(path, tmp_path)
 
 
+def refusal(path: Path, folder: Path) -> KvpactError | None:
+    try:
+        convert_gguf(path, folder)
+    except KvpactError as error:
+        return error
+    return None
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), value=st.integers(0, 255))
 def test_a_damaged_header_is_a_typed_error_or_does_no_harm(place, value, tiny_llama, tmp_path):
@@ -245,12 +253,8 @@ def test_a_damaged_header_is_a_typed_error_or_does_no_harm(place, value, tiny_ll
     damaged[int(place * HEADER_BYTES)] = value
     path = tmp_path / "damaged.gguf"
     path.write_bytes(damaged)
-    try:
-        convert_gguf(path, tmp_path)
-    except KvpactError as error:
-        assert error.hint
-    else:
-        assert check_folder(tmp_path)
+    refused = refusal(path, tmp_path)
+    assert check_folder(tmp_path) if refused is None else refused.hint
 
 
 def test_a_disk_too_small_is_said_before_writing(tiny_llama, tmp_path, monkeypatch):
