@@ -14,7 +14,6 @@ from kvpact.ids import BlockId
 from kvpact.kv.storage import MEMORY_PAGE, KVStorage
 from kvpact.visibility import Visibility
 
-
 STATM = Path("/proc/self/statm")
 
 
