@@ -25,7 +25,6 @@ class EngineConfig:
     kv_cache_memory: int | None = None
     peak_concurrency: int | None = None
     typical_tokens: int = 1024
-    max_waiting: int = 100_000
     num_threads: int | None = None
     seed: int = 0
 
@@ -48,7 +47,7 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "typical_tokens", "max_waiting"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "typical_tokens"):
             value = getattr(self, name)
             if value < 1:
                 raise InvalidConfig(f"{name} is {value}", hint=f"{name} counts from 1", **{name: value})

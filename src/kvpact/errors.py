@@ -59,6 +59,12 @@ class LawBroken(KvpactError):
     code = "law-broken"
 
 
+class NotFinite(KvpactError):
+    """Numbers that must be finite are not, so no answer can be taken from them (law `finite`)."""
+
+    code = "not-finite"
+
+
 class CacheFull(KvpactError):
     """The pool has too few free blocks now. The scheduler answers by preempting."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from kvpact.visibility import Part, Visibility
@@ -13,15 +15,17 @@ from kvpact.visibility import Part, Visibility
 
 @dataclass(frozen=True, kw_only=True)
 class KeySpan:
-    """How one request's rows of a step are lowered for a backend.
+    """How one request's rows of a step are lowered for a backend. The n rows are the last n positions of its seq_len.
 
-    [start, stop): key positions to read. mask: bool [num_query_tokens, stop - start], True is visible, for those parts
-    of visibility that the backend does not apply itself; None where every key of the span is visible to every row.
+    [start, stop): key positions to read. mask: bool [n, stop - start], True is visible, for those parts of visibility that
+    the backend does not apply itself; None where it would be True everywhere. rule: what is left to the backend, in
+    parts that it declares; see-all otherwise. A row sees key k when the mask has it and `rule.visible(q, k)`.
     """
 
     start: int
     stop: int
     mask: Tensor | None
+    rule: Visibility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,7 @@ class AttentionInputs:
 
     query_start_loc: int64 [R + 1], cumulative. seq_lens: int64 [R], keys of each request, this step's included.
     positions: int64 [T]. slot_mapping: int64 [T], PAD_SLOT is not written. block_table: int64 [R, max_blocks], null block
-    behind the end. spans: R of them. visibility: the group's whole rule.
+    behind the end. spans: R of them, each with what its request may see.
     """
 
     query_start_loc: Tensor
@@ -39,8 +43,47 @@ class AttentionInputs:
     slot_mapping: Tensor
     block_table: Tensor
     block_size: int
-    visibility: Visibility
     spans: tuple[KeySpan, ...]
+
+    @cached_property
+    def reads(self) -> tuple[RequestRead, ...]:
+        """Where each request's keys lie: the same for all layers of a group, so it is worked out once a step."""
+        starts, table = self.query_start_loc.tolist(), self.block_table
+        return tuple(_read(starts[i], starts[i + 1], span, table[i], self.block_size) for i, span in enumerate(self.spans))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRead:
+    """One request's rows [first_row, last_row) and the blocks of its span.
+
+    block_ids: int64, those that hold [span.start, span.stop). first_block: the first of them when their ids are consecutive (a
+    read is then a view, without a copy), else None. offset: of span.start in the first block. bias: 0 or -inf by the span's mask.
+    """
+
+    first_row: int
+    last_row: int
+    block_ids: Tensor
+    first_block: int | None
+    offset: int
+    num_keys: int
+    bias: Tensor | None
+
+
+def _read(first_row: int, last_row: int, span: KeySpan, table: Tensor, block_size: int) -> RequestRead:
+    first, last = span.start // block_size, -(-span.stop // block_size)
+    block_ids = table[first:last]
+    ids = block_ids.tolist()
+    consecutive = bool(ids) and ids == list(range(ids[0], ids[0] + len(ids)))
+    bias = None if span.mask is None else torch.zeros(span.mask.shape).masked_fill_(~span.mask, -torch.inf)
+    return RequestRead(
+        first_row=first_row,
+        last_row=last_row,
+        block_ids=block_ids,
+        first_block=ids[0] if consecutive else None,
+        offset=span.start - first * block_size,
+        num_keys=span.stop - span.start,
+        bias=bias,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
