@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kvpact.config import EngineConfig
     from kvpact.engine.engine import Engine
     from kvpact.engine.llm import LLM
-    from kvpact.engine.request import CompletionOutput, RequestOutput
+    from kvpact.engine.outputs import CompletionOutput, RequestOutput
     from kvpact.errors import KvpactError
     from kvpact.params import SamplingParams
 
@@ -31,11 +31,11 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `import kvpact` alone loads no torch."""
     homes = {
         "LLM": "kvpact.engine.llm",
-        "CompletionOutput": "kvpact.engine.request",
+        "CompletionOutput": "kvpact.engine.outputs",
         "Engine": "kvpact.engine.engine",
         "EngineConfig": "kvpact.config",
         "KvpactError": "kvpact.errors",
-        "RequestOutput": "kvpact.engine.request",
+        "RequestOutput": "kvpact.engine.outputs",
         "SamplingParams": "kvpact.params",
     }
     if name not in homes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from kvpact.config import EngineConfig
@@ -81,7 +81,7 @@ class LLM:
         text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt)
         return {"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)}
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Generator[RequestOutput, None, None]:
         """One prompt, with an output after each step that changed it. Closing the iterator aborts the request."""
         request_id = self.engine.add(prompt, sampling_params)
         try:
