@@ -22,8 +22,9 @@ from kvpact.engine.trace import CacheTrace, TraceSink
 from kvpact.errors import DuplicateRequest
 from kvpact.ids import RequestId
 from kvpact.inject import InjectionPoints
-from kvpact.kv.storage import KVStorage, storage_dtype
+from kvpact.kv.storage import KVStorage
 from kvpact.model.decoder import Decoder
+from kvpact.model.loader import DTYPES
 from kvpact.model.tokenizer import Tokenizer
 from kvpact.ops.base import Operators
 from kvpact.params import SamplingParams
@@ -49,8 +50,8 @@ class Engine:
         self.config = config
         self.tokenizer = tokenizer
         self.inject = InjectionPoints()
-        dtype = storage_dtype(config.kv_cache_dtype, decoder.dtype)
-        self.max_model_len = decoder.config.max_model_len
+        dtype = decoder.dtype if config.kv_cache_dtype == "auto" else DTYPES[config.kv_cache_dtype]
+        self.max_model_len = decoder.max_model_len
         self.spec = size_pool(config, decoder.layer_groups(), entry_bytes=dtype.itemsize, max_model_len=self.max_model_len)
         self.storage = KVStorage(self.spec, dtype, touch=config.pool_touch)
         self.manager = CacheManager(
@@ -119,8 +120,8 @@ class Engine:
             peak_blocks=self._meter.peak_blocks,
             internal_waste=self._meter.internal_waste,
             copied_bytes=self._runner.copied_bytes,
-            num_cached_tokens=self._meter.num_cached_tokens,
-            num_growths=usage.num_growths,
+            num_cached_tokens=usage.hit_tokens,
+            num_growths=usage.growths,
         )
 
     def step(self) -> list[RequestOutput]:
