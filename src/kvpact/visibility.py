@@ -44,7 +44,8 @@ class Visibility:
 
         Takes ints, or NumPy or torch integer arrays that broadcast together (`q[:, None], k[None, :]` gives a mask).
         """
-        seen = k_pos >= 0
+        # Both sides take part, so that the result has their common shape even under a rule that hides nothing.
+        seen = (k_pos >= 0) & (q_pos >= 0)
         if self.causal:
             seen = seen & ((k_pos <= q_pos) | (k_pos < self.prefix))
         if self.window is not None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvpact.cli.options import DEFAULT_MODEL, EngineOptions, ModelArgument
+from kvpact.cli.options import EngineOptions, ModelArgument
 from kvpact.cli.prompts import Prompt
 from kvpact.errors import RequestError
+from kvpact.model.builtin import DEFAULT_MODEL
 from kvpact.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Conversation:
     def answer(self, text: str, show: Callable[[str], None]) -> RequestOutput | None:
         """Ask, and give each new piece of the answer to `show`. A refused question leaves the conversation as it was."""
         asked = [*self.messages, {"role": "user", "content": text}]
-        prompt = Prompt(messages=tuple(asked), sampling={}).engine_prompt(self.llm.tokenizer, raw=False)
+        prompt = Prompt(messages=tuple(asked), sampling={}).engine_prompt(self.llm, raw=False)
         last, shown = None, ""
         # Closing the stream aborts the request: an interrupted answer must not keep its blocks.
         with closing(self.llm.stream(prompt, self.params)) as stream:

@@ -12,6 +12,7 @@ from typing import Any
 from kvpact import __version__
 from kvpact.cli.options import JsonOption
 from kvpact.cli.render import print_facts, print_json, show_bytes
+from kvpact.model.store import cache_root
 from kvpact.switches import SWITCHES
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers")
@@ -20,8 +21,6 @@ FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_tile", "asimd", "
 
 def env(json: JsonOption = False) -> None:
     """Show versions, machine, compiled core, operators and stored models."""
-    from kvpact.model.store import cache_root  # brings the whole model package, which help and version do not need
-
     facts = gather(cache_root())
     if json:
         print_json("env", facts)

@@ -20,17 +20,17 @@ HELP = """Run a large language model whose KV cache keeps its contract: a prompt
 
 [bold]Examples[/bold]
 
-kvpact run                                    a built-in set of very different prompts, decoded together
+kvpact run                               a built-in set of prompts
 
-kvpact run -p "What is the sea?" -n 3         one prompt, three answers
+kvpact run -p "What is the sea?" -n 3    one prompt, three answers
 
-kvpact run --file prompts.jsonl --json        prompts from a file, one JSON document out
+kvpact run -f prompts.jsonl --json       from a file, as one JSON document
 
-kvpact run --switch prefix_reuse=off          the same without one optimisation
+kvpact run --switch prefix_reuse=off     without one optimisation
 
-kvpact chat                                   talk; a turn computes only what is new
+kvpact chat                              a turn computes only what is new
 
-kvpact regress                                do a long and a short prompt disturb each other?
+kvpact regress                           do two prompts disturb each other?
 
 [bold]Exit codes[/bold]: 0 fine, 1 findings, 2 could not run.
 """
@@ -44,6 +44,7 @@ def build_app() -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
+        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from kvpact.cli.render import print_trace
 from kvpact.config import EngineConfig
 from kvpact.errors import InvalidConfig
 from kvpact.switches import apply_switches
 
 if TYPE_CHECKING:
     from kvpact.engine.llm import LLM
-
-DEFAULT_MODEL = "smollm2-135m"
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A built-in name, a folder, a .gguf file or a hub id.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of tables.")]
@@ -77,8 +76,7 @@ class EngineOptions:
         self.check()
         from kvpact.engine.llm import LLM  # it imports torch, which takes seconds
 
-        trace = None if self.trace is None else self.trace.value
-        return LLM(model, switches=self.switch, trace=trace, **self.engine_fields())
+        return LLM(model, switches=self.switch, trace=print_trace if self.trace is Trace.CACHE else None, **self.engine_fields())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
@@ -15,13 +15,12 @@ from kvpact.params import SamplingParams
 KINDS = ("prompt", "prompt_token_ids", "messages")
 
 
-class ChatTokenizer(Protocol):
-    """What is used of `kvpact.model.tokenizer.Tokenizer`."""
+class ChatModel(Protocol):
+    """What is used of `kvpact.LLM`."""
 
     @property
-    def has_chat_template(self) -> bool: ...
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[Any]: ...
-    def apply_chat_template(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True) -> str: ...
+    def tokenizer(self) -> Any: ...
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +42,13 @@ class Prompt:
             return self.messages[-1]["content"]
         return self.text if self.text is not None else f"{len(self.token_ids or ())} token ids"
 
-    def engine_prompt(self, tokenizer: ChatTokenizer, *, raw: bool) -> dict[str, Any]:
+    def engine_prompt(self, llm: ChatModel, *, raw: bool) -> Any:
         """As `LLM.generate` takes it. Plain text goes through the chat template where the model has one, unless `raw`."""
         if self.token_ids is not None:
             return {"prompt_token_ids": list(self.token_ids)}
-        if self.messages is None and (raw or self.raw or not tokenizer.has_chat_template):
+        if self.messages is None and (raw or self.raw or llm.tokenizer.chat_template is None):
             return {"prompt": self.text}
-        messages = [dict(message) for message in self.messages or ({"role": "user", "content": self.text or ""},)]
-        # The template writes the special tokens itself; the encoder must not add them a second time.
-        return {"prompt_token_ids": tokenizer.encode(tokenizer.apply_chat_template(messages), add_special_tokens=False)}
+        return llm.chat_prompt(self.messages or ({"role": "user", "content": self.text or ""},))
 
 
 def read_prompts(texts: Iterable[str], file: Path | None, sampling: Mapping[str, Any]) -> list[Prompt]:

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from kvpact.cli.fail import Exit
-from kvpact.cli.options import DEFAULT_MODEL, EngineOptions, JsonOption, ModelArgument
+from kvpact.cli.options import EngineOptions, JsonOption, ModelArgument
 from kvpact.cli.prompts import Prompt
 from kvpact.cli.render import head, new_table, print_json, print_table
+from kvpact.model.builtin import DEFAULT_MODEL
 from kvpact.tools.regress import PAIR, Report, compare_with_baseline, examine, read_baseline, record_baseline
 
 AgainstOption = Annotated[Path | None, typer.Option("--against", metavar="FILE", help="A recorded baseline to compare with.")]
@@ -39,7 +40,7 @@ def regress(
     settings = {"max_tokens": max_tokens, "ops": config.ops, "dtype": config.dtype, "kv_cache_dtype": config.kv_cache_dtype}
     baseline = None if against is None else read_baseline(against, model=model, settings=settings)
     llm = engine.open(model)
-    prompts = {name: Prompt(text=text, sampling={}).engine_prompt(llm.tokenizer, raw=False) for name, text in PAIR.items()}
+    prompts = {name: Prompt(text=text, sampling={}).engine_prompt(llm, raw=False) for name, text in PAIR.items()}
     report = examine(llm, prompts, find_faults, max_tokens=max_tokens)
     if baseline is not None:
         report = compare_with_baseline(report, baseline)

@@ -6,11 +6,14 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from kvpact.engine.trace import CacheTrace
 
 SCHEMA_VERSION = 1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -61,6 +64,16 @@ def show_seconds(seconds: float | None) -> str:
 def show_share(share: float) -> str:
     """`1.2 %`."""
     return f"{share * 100:.1f} %"
+
+
+def print_trace(trace: CacheTrace) -> None:
+    """One line on stderr for a request's part of a step in one layer group."""
+    blocks = " ".join(map(str, trace.block_ids))
+    print(
+        f"step {trace.step} request {trace.request_id}.{trace.choice} group {trace.group} computes [{trace.start}, {trace.stop}) "
+        f"reads {trace.seq_len} keys {list(trace.shape)} at {trace.data_ptr:#x} blocks {blocks}",
+        file=sys.stderr,
+    )
 
 
 def head(text: str, width: int = 60) -> str:

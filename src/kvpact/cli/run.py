@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpact.cli.options import DEFAULT_MODEL, EngineOptions, JsonOption, ModelArgument, SamplingOptions
+from kvpact.cli.options import EngineOptions, JsonOption, ModelArgument, SamplingOptions
 from kvpact.cli.prompts import Prompt, read_prompts
 from kvpact.cli.render import head, new_table, print_facts, print_json, print_table, show_bytes, show_seconds, show_share
+from kvpact.model.builtin import DEFAULT_MODEL
 from kvpact.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def run(
 
 
 def generate(llm: LLM, given: Sequence[Prompt], *, raw: bool) -> list[RequestOutput]:
-    """All answers, in the order of the prompts, with a progress bar on stderr when a person looks at it."""
-    engine_prompts = [prompt.engine_prompt(llm.tokenizer, raw=raw) for prompt in given]
+    """All answers, in the order of the prompts, with a progress bar on stderr."""
+    engine_prompts = [prompt.engine_prompt(llm, raw=raw) for prompt in given]
     params = [SamplingParams.from_options(prompt.sampling) for prompt in given]
-    return llm.generate(engine_prompts, params, use_tqdm=sys.stderr.isatty())
+    return llm.generate(engine_prompts, params)
 
 
 def cost_row(output: RequestOutput) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def run_document(model: str, given: Sequence[Prompt], outputs: Sequence[RequestO
         }
         for prompt, output in zip(given, outputs, strict=True)
     ]
-    return {"model": model, "requests": requests, "engine": asdict(stats)}
+    return {"model": model, "requests": requests, "engine": {**asdict(stats), "peak_cache_bytes": stats.peak_cache_bytes}}
 
 
 def print_texts(given: Sequence[Prompt], outputs: Sequence[RequestOutput]) -> None:

@@ -47,7 +47,6 @@ class Answerer(Protocol):
     """What is used of `kvpact.LLM`."""
 
     def generate(self, prompts: Any, sampling_params: Any = None, *, use_tqdm: bool = True) -> Sequence[Any]: ...
-    def reset_prefix_cache(self) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,30 +82,30 @@ class Report:
         return not self.findings
 
 
-def examine(llm: Answerer, prompts: Mapping[str, Any], detector: Detector, *, max_tokens: int = 64) -> Report:
-    """Run `prompts` (name -> as `LLM.generate` takes it; two or more) in every way and judge the answers."""
+def examine(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], detector: Detector, *, max_tokens: int = 64) -> Report:
+    """Run `prompts` (name -> prompt dict of `LLM.generate`; two or more) in every way and judge the answers."""
     if len(prompts) < 2:
         raise InvalidParameter(f"{len(prompts)} prompts can't disturb each other", hint="give two or more")
     answers = answer_in_every_way(llm, prompts, SamplingParams(temperature=0.0, max_tokens=max_tokens))
     return Report(answers=answers, findings=(*compare_ways(answers), *inspect_texts(answers, detector)))
 
 
-def answer_in_every_way(llm: Answerer, prompts: Mapping[str, Any], params: SamplingParams) -> tuple[Answer, ...]:
-    """Alone, together in both orders, and together after a prefix hit. The prefix cache is emptied before all but the last."""
+def answer_in_every_way(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], params: SamplingParams) -> tuple[Answer, ...]:
+    """Alone, together in both orders, and together after a prefix hit."""
     forward, backward = list(prompts), list(reversed(prompts))
+    # Salts keep the ways apart: without them all but the first would find its blocks and compute almost nothing.
+    ways = [("alone", f"alone {name}", [name]) for name in forward]
+    ways += [(f"together, {order[0]} first", f"{order[0]} first", order) for order in (forward, backward)]
+    ways.append(("together, after a prefix hit", f"{forward[0]} first", forward))
     answers: list[Answer] = []
-    for name in forward:
-        llm.reset_prefix_cache()
-        answers += _ask(llm, prompts, [name], "alone", params)
-    for order in (forward, backward):
-        llm.reset_prefix_cache()
-        answers += _ask(llm, prompts, order, f"together, {order[0]} first", params)
-    answers += _ask(llm, prompts, forward, "together, after a prefix hit", params)
+    for way, salt, order in ways:
+        salted = {name: {**prompts[name], "cache_salt": f"regress, {salt}"} for name in order}
+        answers += _ask(llm, salted, way, params)
     return tuple(answers)
 
 
-def _ask(llm: Answerer, prompts: Mapping[str, Any], order: Sequence[str], way: str, params: SamplingParams) -> list[Answer]:
-    outputs = llm.generate([prompts[name] for name in order], params, use_tqdm=False)
+def _ask(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], way: str, params: SamplingParams) -> list[Answer]:
+    outputs = llm.generate(list(prompts.values()), params, use_tqdm=False)
     return [
         Answer(
             prompt=name,
@@ -115,7 +114,7 @@ def _ask(llm: Answerer, prompts: Mapping[str, Any], order: Sequence[str], way: s
             token_ids=tuple(output.outputs[0].token_ids),
             num_cached_tokens=output.num_cached_tokens,
         )
-        for name, output in zip(order, outputs, strict=True)
+        for name, output in zip(prompts, outputs, strict=True)
     ]
 
 
