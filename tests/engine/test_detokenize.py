@@ -84,7 +84,9 @@ def sequences(kind):
     some = st.lists(st.integers(0, tokenizer.get_vocab_size() + 2), max_size=8)
     raw = st.lists(st.sampled_from(list(b"a\x80\x9f\xbf\xc3\xa9\xe4\xb8\xad\xf0\x98\xed\xff")), max_size=6).map(lambda b: byte_ids(kind, b))
     proper = st.text(max_size=4).map(lambda text: byte_ids(kind, text.encode()))
-    marks = st.sampled_from([tokenizer.token_to_id(t) for t in ("<|end|>", "naïf", "<s>", "</s>", "▁") if tokenizer.token_to_id(t) is not None])
+    marks = st.sampled_from(
+        [tokenizer.token_to_id(t) for t in ("<|end|>", "naïf", "<s>", "</s>", "▁") if tokenizer.token_to_id(t) is not None]
+    )
     return st.lists(st.one_of(some, raw, proper, marks.map(lambda token: [token])), max_size=12).map(lambda parts: sum(parts, []))
 
 
