@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 
 import torch
-from kvpact import LLM, SamplingParams
-from kvpact.model.resolve import resolve
 from machine import describe
 from transformers import AutoModelForCausalLM
+
+from kvpact import LLM, SamplingParams
+from kvpact.model.resolve import resolve
 
 
 def prompts(count: int, shortest: int, longest: int, vocab: int) -> list[list[int]]:

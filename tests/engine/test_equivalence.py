@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from kvpact.engine.engine import Engine
 from runs import BOUND, Rows, error, finish, prompt, rows_of, run, whole_rows
 from tiny_models import ARCHITECTURES
+
+from kvpact.engine.engine import Engine
 
 MakeEngine = Callable[..., Engine]
 LENGTHS = (1, 7, 15, 16, 17, 18, 33, 61)
@@ -74,7 +75,9 @@ def test_a_prefix_hit_equals_a_cold_run(make_engine: MakeEngine, alone, architec
 
 @pytest.mark.parametrize("allocator", ["paged", "contiguous"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_preempted_and_resumed_choice_equals_an_undisturbed_one(make_engine: MakeEngine, alone, architecture: str, allocator: str) -> None:
+def test_a_preempted_and_resumed_choice_equals_an_undisturbed_one(
+    make_engine: MakeEngine, alone, architecture: str, allocator: str
+) -> None:
     engine = make_engine(architecture, f"allocator={allocator}", "block_size=4", "prefix_reuse=off")
     block_bytes = engine.spec.block_bytes()
     engine = make_engine(architecture, f"allocator={allocator}", "block_size=4", kv_cache_memory=block_bytes * 32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tiny_models import byte_tokenizer
+
 from kvpact.cache.manager import CacheManager
 from kvpact.cache.prefix import Identity
 from kvpact.cache.spec import CacheSpec, GroupKind, LayerGroup
@@ -14,7 +16,6 @@ from kvpact.ids import RequestId, TokenId
 from kvpact.inject import InjectionPoints
 from kvpact.params import SamplingParams
 from kvpact.visibility import Visibility
-from tiny_models import byte_tokenizer
 
 IDENTITY = Identity(model="m", kv_cache_dtype="float32")
 
@@ -23,9 +24,7 @@ class World:
     """A scheduler over a pool of `num_blocks` usable blocks of 4 tokens."""
 
     def __init__(self, num_blocks: int, **options: object) -> None:
-        group = LayerGroup(
-            name="full", kind=GroupKind.FULL, layers=(0,), num_kv_heads=1, head_dim=1, visibility=Visibility()
-        )
+        group = LayerGroup(name="full", kind=GroupKind.FULL, layers=(0,), num_kv_heads=1, head_dim=1, visibility=Visibility())
         spec = CacheSpec(groups=(group,), block_size=4, num_blocks=num_blocks + 1, entry_bytes=4)
         self.manager = CacheManager(spec, secret=b"s", inject=InjectionPoints())
         self.scheduler = Scheduler(EngineConfig(block_size=4, **options), self.manager)

@@ -54,3 +54,9 @@ def test_the_order_holds_at_full_size_with_ties_at_the_cut(count):
     logits = np.random.default_rng(0).standard_normal(49_152).astype(np.float16).astype(np.float32)  # float16: hundreds of ties
     naive = np.lexsort((np.arange(logits.size), -logits))
     assert np.array_equal(Ordering(logits).first(count), naive[:count])
+
+
+def test_the_first_candidates_are_as_many_as_asked_for_at_every_count():
+    logits = np.random.default_rng(1).standard_normal(700).astype(np.float32)
+    ordering = Ordering(logits)
+    assert [ordering.first(count).size for count in range(1, 702)] == [*range(1, 701), 700]

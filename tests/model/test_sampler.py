@@ -103,6 +103,21 @@ def test_a_draw_equals_that_of_a_full_sort_at_full_size(options):
         assert sample(logits, r).token_id == naive(logits, r)
 
 
+@pytest.mark.parametrize("u", [0.0, 0.5, 1 - 2.0**-53])
+def test_the_ends_of_the_unit_interval_draw_a_token_that_can_follow(monkeypatch, u):
+    """Draws too rare to wait for: 1 - 2**-53 may lie beyond the running sum, 0.5 right on a candidate's edge."""
+    monkeypatch.setattr("kvpact.model.sampler.uniform", lambda *name: u)
+    for size in (1, 2, 3, 1_000, 5_001):
+        for tail in (0, 7):
+            logits = np.concatenate([spread(size, max(size, 40))[:size], np.full(tail, -np.inf, np.float32)])
+            order = np.lexsort((np.arange(logits.size), -logits))
+            expected = {0.0: order[0], 1 - 2.0**-53: order[size - 1]}
+            drawn = sample(logits, row()).token_id
+            assert drawn == expected.get(u, drawn)
+            assert drawn < size
+    assert sample(np.zeros(2, np.float32), row()).token_id == (0 if u < 0.5 else 1)
+
+
 @given(ROWS)
 def test_greedy_takes_the_lowest_id_of_the_highest_logit(logits):
     assert sample(logits, row(temperature=0)).token_id == logits.tolist().index(logits.max())

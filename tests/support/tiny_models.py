@@ -28,9 +28,9 @@ _COMMON = {
 }
 
 
-def _config(architecture: str) -> transformers.PretrainedConfig:
+def _config(architecture: str, **changes: object) -> transformers.PretrainedConfig:
     if architecture == "llama":
-        return transformers.LlamaConfig(**_COMMON)
+        return transformers.LlamaConfig(**(_COMMON | changes))
     if architecture == "mistral":
         return transformers.MistralConfig(**_COMMON, sliding_window=8)
     if architecture == "qwen2":
@@ -67,9 +67,12 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def save_tiny_model(folder: Path, architecture: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
-    """Write a folder that kvpact and transformers both load; returns the transformers model (eager attention)."""
-    config = _config(architecture)
+def save_tiny_model(folder: Path, architecture: str, *, seed: int = 0, **changes: object) -> transformers.PreTrainedModel:
+    """Write a folder that kvpact and transformers both load; returns the transformers model (eager attention).
+
+    changes: to the configuration, for llama.
+    """
+    config = _config(architecture, **changes)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -81,6 +84,6 @@ def save_tiny_model(folder: Path, architecture: str, *, seed: int = 0, dtype: to
                 parameter.uniform_(0.7, 1.3)
             elif name.endswith("bias"):
                 parameter.uniform_(-0.2, 0.2)
-    model.to(dtype).save_pretrained(folder)
+    model.save_pretrained(folder)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     return model

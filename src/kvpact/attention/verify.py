@@ -93,16 +93,17 @@ def _group(visibility: Visibility) -> LayerGroup:
 
 
 def _step(rng: np.random.Generator) -> StepArrays:
-    """REQUESTS over blocks in random order; the last request's blocks are consecutive, which a backend may treat apart."""
+    """REQUESTS over blocks in random order. The last one's blocks are consecutive, which a backend may treat apart, and end the pool: a
+    negative slot that wraps around lands in an entry that is read."""
     lengths = np.array([length for length, _ in REQUESTS])
     rows = np.array([num_rows for _, num_rows in REQUESTS])
     table = np.zeros((len(REQUESTS), -(-int(lengths.max()) // BLOCK_SIZE) + 1), dtype=np.int64)
     last_blocks = -(-int(lengths[-1]) // BLOCK_SIZE)
-    free = rng.permutation(np.arange(1 + last_blocks, NUM_BLOCKS)).tolist()
+    free = rng.permutation(np.arange(1, NUM_BLOCKS - last_blocks)).tolist()
     for request, length in enumerate(lengths[:-1]):
         for column in range(-(-int(length) // BLOCK_SIZE)):
             table[request, column] = free.pop()
-    table[-1, :last_blocks] = np.arange(1, 1 + last_blocks)
+    table[-1, :last_blocks] = np.arange(NUM_BLOCKS - last_blocks, NUM_BLOCKS)
     positions = np.concatenate([np.arange(length - num_rows, length) for length, num_rows in REQUESTS])
     owners = np.repeat(np.arange(len(REQUESTS)), rows)
     slots = table[owners, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
@@ -128,6 +129,7 @@ def _run(
         for request, (length, num_rows) in enumerate(REQUESTS)
         for position in range(length - num_rows)
     ]
-    for slots in (torch.tensor([*past, PAD_SLOT]), inputs.slot_mapping):
+    for slots in (torch.tensor(past), inputs.slot_mapping):
         ops.write(cache, slots, entries[0, slots], entries[1, slots])
+    ops.write(cache, torch.tensor([PAD_SLOT]), entries[0, :1], entries[1, :1])
     return ops.attention(q, cache, inputs, HEAD_DIM**-0.5)

@@ -36,6 +36,10 @@ class LLM:
     def tokenizer(self) -> Tokenizer:
         return self.engine.tokenizer
 
+    def reset_prefix_cache(self) -> None:
+        """Forget every prefix that could be hit."""
+        self.engine.manager.reset_prefix_cache()
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],

@@ -34,9 +34,7 @@ class Runner:
             self.copied_bytes += self._storage.copy_blocks(scheduled.reservation.copies)
             self._storage.clear_blocks(scheduled.reservation.cleared)
         inputs = {
-            group.name: build_inputs(
-                group, batch.arrays, applies=self._ops.applies, mode=self._config.mask_lowering, inject=self._inject
-            )
+            group.name: build_inputs(group, batch.arrays, applies=self._ops.applies, mode=self._config.mask_lowering, inject=self._inject)
             for group in self._groups
         }
         positions = torch.from_numpy(batch.arrays.positions)

@@ -10,7 +10,8 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvpact.cache.manager import CacheManager, Reservation
+from kvpact.cache.manager import CacheManager
+from kvpact.cache.reservation import Reservation
 from kvpact.config import EngineConfig
 from kvpact.engine.request import Choice, Status
 from kvpact.errors import CacheFull

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -18,7 +18,7 @@ from kvpact.errors import InvalidParameter, UnsupportedModel
 class _Generation(Extension):
     """`{% generation %}` marks what an assistant said, for training; here its body is just rendered."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  jinja2 declares it as an instance's
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -24,11 +24,17 @@ def convert_gguf(source: Path, target: Path, *, progress: Advance = silent) -> N
     there is no exact counterpart for, ModelError where the result does not fit on the disk.
     """
     file = GgufFile(source)
-    architecture = architecture_of(file.architecture, source.name)
-    config = architecture.config(file)
-    files = tokenizer_files(file)
-    tokens = special_ids(file)
-    tensors = planned_tensors(file)
+    try:
+        config = architecture_of(file.architecture, source.name).config(file)
+        tensors = planned_tensors(file)
+        files = tokenizer_files(file)
+        tokens = special_ids(file)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Damage that leaves the file readable: a head count of 0, text where a number was, an id beyond the vocabulary.
+        raise ModelCorrupt(
+            f"the metadata of {source.name} contradict themselves: {error!r}",
+            hint="fetch the file again, or convert the model to GGUF anew",
+        ) from error
     _check_room(target, sum(tensor.nbytes for tensor in tensors))
     write_json(target / "config.json", {**config, **tokens})
     write_json(target / "generation_config.json", tokens)

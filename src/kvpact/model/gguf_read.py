@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -87,8 +87,12 @@ class GgufFile:
             ) from None
         return np.ascontiguousarray(values.reshape(self.shape(name)), dtype=np.float32)
 
-    def layers(self) -> Iterator[int]:
-        yield from range(int(self.require_own("block_count")))
+    def layers(self) -> range:
+        """Numbers of the layers. Raises ModelCorrupt for more layers than tensors."""
+        count = int(self.require_own("block_count"))
+        if not 0 < count <= len(self.tensors):
+            raise ModelCorrupt(f"{self.path.name} claims {count} layers and holds {len(self.tensors)} tensors", hint=_FETCH_AGAIN)
+        return range(count)
 
 
 def _open(path: Path) -> GGUFReader:

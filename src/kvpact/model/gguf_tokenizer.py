@@ -83,7 +83,10 @@ def _byte_level_bpe(file: GgufFile, tokens: list[str]) -> Tokenizer:
         )
     merges = [_merge(str(line)) for line in file.require("tokenizer.ggml.merges")]
     # llama-bpe: a piece that is a token as a whole is taken as it is (llama.cpp `llama-vocab.cpp`).
-    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
+    try:
+        backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise ModelCorrupt(f"{file.path.name}: vocabulary and merges disagree: {error}", hint="convert the model to GGUF anew") from error
     if pre == "qwen2":
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = PRE_TOKENIZERS[pre]()
@@ -92,7 +95,7 @@ def _byte_level_bpe(file: GgufFile, tokens: list[str]) -> Tokenizer:
 
 
 def _merge(line: str) -> tuple[str, str]:
-    # The first character may itself be a space in no byte-level alphabet, so one split is exact.
+    # A byte-level alphabet writes a space as another character, so the one that is here separates.
     left, _, right = line.partition(" ")
     return left, right
 

@@ -60,7 +60,7 @@ def snapshot(repo: str, revision: str | None, *, show: bool) -> Path:
                 f"{label} has no *.safetensors among its {len(names)} files", hint="pickled weights are not read; choose another repository"
             )
         with _progress_bars(show):
-            path = huggingface_hub.snapshot_download(repo, revision=info.sha, allow_patterns=list(_PATTERNS), etag_timeout=REQUEST_SECONDS)
+            path = huggingface_hub.snapshot_download(repo, revision=revision, allow_patterns=list(_PATTERNS), etag_timeout=REQUEST_SECONDS)
     except ModelError:
         raise
     except errors.GatedRepoError as error:

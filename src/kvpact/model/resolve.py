@@ -49,7 +49,7 @@ def resolve(name: str = DEFAULT_MODEL, *, cache_dir: Path | None = None, progres
     if name in BUILTIN_MODELS:
         return _builtin(BUILTIN_MODELS[name], store, progress)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         check_folder(path)
         return ModelFiles(name=name, path=path, origin=f"folder:{path.absolute()}")
     if path.is_file():

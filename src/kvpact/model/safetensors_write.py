@@ -44,7 +44,7 @@ def write_safetensors(path: Path, tensors: Sequence[PendingTensor], *, progress:
         done = 0
         for tensor in tensors:
             array = tensor.load()
-            assert (array.shape, array.dtype) == (tensor.shape, np.float32), (tensor.name, array.shape, tensor.shape)
+            assert (array.shape, array.dtype) == (tensor.shape, np.dtype(np.float32)), (tensor.name, array.shape, tensor.shape)
             file.write(np.ascontiguousarray(array, dtype="<f4").data)
             done += tensor.nbytes
             progress(done, total)

@@ -47,6 +47,11 @@ class Tokenizer:
         """Ids that can be decoded: those of the vocabulary and the added tokens."""
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `apply_chat_template` has something to apply."""
+        return self.chat_template is not None
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[TokenId]:
         """Token ids of a text. add_special_tokens: bos and the like, as tokenizer.json's template puts them round a prompt.
 

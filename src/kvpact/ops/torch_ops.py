@@ -81,12 +81,12 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale:
     dimension along which K and V have stride 0. A row that sees nothing gives zeros, as in the reference.
     """
     num_rows, num_heads, head_dim = q.shape
-    num_kv_heads = keys.shape[0]
+    num_kv_heads, num_keys, _ = keys.shape
+    group_size = num_heads // num_kv_heads
     if num_rows == 1:
-        grouped = q.view(1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        grouped = q.view(1, num_kv_heads, group_size, head_dim)
         return F.scaled_dot_product_attention(grouped, keys[None], values[None], bias, scale=scale).view(1, num_heads, head_dim)
-    grouped = q.view(num_rows, num_kv_heads, -1, head_dim).permute(1, 2, 0, 3)
-    shape = (num_kv_heads, grouped.shape[1], keys.shape[1], head_dim)
-    keys, values = (entries[:, None].expand(shape) for entries in (keys, values))
+    grouped = q.view(num_rows, num_kv_heads, group_size, head_dim).permute(1, 2, 0, 3)
+    keys, values = (entries[:, None].expand(num_kv_heads, group_size, num_keys, head_dim) for entries in (keys, values))
     attended = F.scaled_dot_product_attention(grouped, keys, values, bias, scale=scale)
     return attended.permute(2, 0, 1, 3).reshape(num_rows, num_heads, head_dim)
