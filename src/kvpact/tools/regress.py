@@ -97,7 +97,8 @@ def examine(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], *, max_toke
 
 def answer_in_every_way(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], params: SamplingParams) -> tuple[Answer, ...]:
     """Alone, together in both orders, and together after a prefix hit."""
-    forward, backward = list(prompts), list(reversed(prompts))
+    forward = list(prompts)
+    backward = forward[::-1]
     # Salts keep the ways apart: without them all but the first would find its blocks and compute almost nothing.
     ways = [("alone", f"alone {name}", [name]) for name in forward]
     ways += [(f"together, {order[0]} first", f"{order[0]} first", order) for order in (forward, backward)]
