@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_models import save_tiny_model
 
 from kvpact.cli.main import main
+from tiny_models import save_tiny_model
 
 #: (exit code, stdout, stderr) of `kvpact ARGUMENTS`.
 Ran = tuple[int, str, str]
