@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
 
@@ -49,7 +48,3 @@ def test_small_public_names_load_no_torch() -> None:
 
 def test_the_import_check_sees_what_is_loaded() -> None:
     assert "json.decoder" in loaded_after("import json")
-
-
-def test_the_installed_version_is_the_package_s() -> None:
-    assert version("kvpact") == kvpact.__version__

@@ -43,7 +43,7 @@ def print_facts(facts: Mapping[str, str]) -> None:
 
 def print_json(kind: str, document: Mapping[str, Any]) -> None:
     """Print one JSON document that names its kind and the version of its schema."""
-    print(json.dumps({"schema_version": SCHEMA_VERSION, "kind": kind, **document}, ensure_ascii=False, indent=2))
+    print(json.dumps({"schema_version": SCHEMA_VERSION, "kind": kind, **document}, ensure_ascii=False))
 
 
 def show_bytes(count: float) -> str:
@@ -76,7 +76,10 @@ def print_trace(trace: CacheTrace) -> None:
     )
 
 
-def head(text: str, width: int = 60) -> str:
-    """The beginning of a text on one line."""
+def brief(text: str, width: int = 60) -> str:
+    """A text on one line: whole, or its beginning and its end, where a question after a long text stands."""
     line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 3].rstrip() + "..."
+    if len(line) <= width:
+        return line
+    end = (width - 5) // 2
+    return f"{line[: width - 5 - end].rstrip()} ... {line[-end:].lstrip()}"

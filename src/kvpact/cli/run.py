@@ -11,7 +11,7 @@ import typer
 
 from kvpact.cli.options import EngineOptions, JsonOption, ModelArgument, SamplingOptions
 from kvpact.cli.prompts import Prompt, read_prompts
-from kvpact.cli.render import head, new_table, print_facts, print_json, print_table, show_bytes, show_seconds, show_share
+from kvpact.cli.render import brief, new_table, print_facts, print_json, print_table, show_bytes, show_seconds, show_share
 from kvpact.model.builtin import DEFAULT_MODEL
 from kvpact.params import SamplingParams
 
@@ -93,9 +93,9 @@ def run_document(model: str, given: Sequence[Prompt], outputs: Sequence[RequestO
 
 
 def print_texts(given: Sequence[Prompt], outputs: Sequence[RequestOutput]) -> None:
-    """Each prompt's beginning and its answers in full."""
+    """Each prompt in brief and its answers in full."""
     for number, (prompt, output) in enumerate(zip(given, outputs, strict=True), 1):
-        print(f"[{number}] {head(prompt.title(), 100)}")
+        print(f"[{number}] {brief(prompt.title(), 100)}")
         for choice in output.outputs:
             print("    " + choice.text.strip().replace("\n", "\n    "))
         print()
@@ -109,7 +109,7 @@ def print_costs(given: Sequence[Prompt], outputs: Sequence[RequestOutput], stats
         row = cost_row(output)
         table.add_row(
             str(number),
-            head(prompt.title(), 44),
+            brief(prompt.title(), 44),
             str(row["tokens_in"]),
             str(row["tokens_out"]),
             str(row["tokens_cached"]),

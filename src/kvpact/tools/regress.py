@@ -9,7 +9,7 @@ searched for loops and garbage, which show a fault that is the same in every way
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from kvpact.errors import InvalidParameter, UnreadableFile
 from kvpact.params import SamplingParams
+from kvpact.tools import text_health
 
 SCHEMA_VERSION = 1
 BASELINE_KIND = "regress-baseline"
@@ -39,13 +40,12 @@ PAIR: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: A detector gets a text and its token ids and returns what is wrong with them, a sentence for each fault.
-Detector = Callable[[str, Sequence[int]], Sequence[str]]
-
 
 class Answerer(Protocol):
     """What is used of `kvpact.LLM`."""
 
+    @property
+    def tokenizer(self) -> Any: ...
     def generate(self, prompts: Any, sampling_params: Any = None, *, use_tqdm: bool = True) -> Sequence[Any]: ...
 
 
@@ -81,18 +81,24 @@ class Report:
     def healthy(self) -> bool:
         return not self.findings
 
+    @property
+    def consistent(self) -> bool:
+        """Whether each prompt has one answer, however it was run; whether that is a good one is another matter."""
+        return not any(finding.check in ("differs", "second-half") for finding in self.findings)
 
-def examine(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], detector: Detector, *, max_tokens: int = 64) -> Report:
+
+def examine(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], *, max_tokens: int = 64) -> Report:
     """Run `prompts` (name -> prompt dict of `LLM.generate`; two or more) in every way and judge the answers."""
     if len(prompts) < 2:
         raise InvalidParameter(f"{len(prompts)} prompts can't disturb each other", hint="give two or more")
     answers = answer_in_every_way(llm, prompts, SamplingParams(temperature=0.0, max_tokens=max_tokens))
-    return Report(answers=answers, findings=(*compare_ways(answers), *inspect_texts(answers, detector)))
+    return Report(answers=answers, findings=(*compare_ways(answers), *inspect_texts(answers, llm.tokenizer.eos_token_ids)))
 
 
 def answer_in_every_way(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], params: SamplingParams) -> tuple[Answer, ...]:
     """Alone, together in both orders, and together after a prefix hit."""
-    forward, backward = list(prompts), list(reversed(prompts))
+    forward = list(prompts)
+    backward = forward[::-1]
     # Salts keep the ways apart: without them all but the first would find its blocks and compute almost nothing.
     ways = [("alone", f"alone {name}", [name]) for name in forward]
     ways += [(f"together, {order[0]} first", f"{order[0]} first", order) for order in (forward, backward)]
@@ -159,12 +165,12 @@ def _token_at(token_ids: Sequence[int], place: int) -> str:
     return f"token id {token_ids[place]}" if place < len(token_ids) else "the end"
 
 
-def inspect_texts(answers: Sequence[Answer], detector: Detector) -> list[Finding]:
-    """Loops, repetition and stray tokens, as the detector knows them, in every answer."""
+def inspect_texts(answers: Sequence[Answer], special_ids: frozenset[int]) -> list[Finding]:
+    """Loops, repetition and stray tokens in every answer. special_ids: tokens that may only end it."""
     return [
-        Finding(check="text", prompt=answer.prompt, way=answer.way, message=message)
+        Finding(check="text", prompt=answer.prompt, way=answer.way, message=f"{fault.detector}: {fault.message}")
         for answer in answers
-        for message in detector(answer.text, answer.token_ids)
+        for fault in text_health.examine(answer.token_ids, answer.text, special_ids)
     ]
 
 
