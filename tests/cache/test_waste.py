@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from kvpact.cache.manager import CacheManager
 from kvpact.cache.prefix import Identity
 from kvpact.cache.spec import CacheSpec, GroupKind, LayerGroup

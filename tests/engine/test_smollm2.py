@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from kvpact import LLM, SamplingParams
 from kvpact.model.builtin import DEFAULT_MODEL
 from kvpact.model.resolve import resolve
 from kvpact.model.tokenizer import Tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 QUESTIONS = (
     "What is the capital of France?",
