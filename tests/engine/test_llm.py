@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_stream_grows_token_by_token_and_ends_with_the_whole_text(llm: LLM) ->
     outputs = list(llm.stream("stream", GREEDY))
     assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 2, 3, 4, 5]
     texts = [output.outputs[0].text for output in outputs]
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
     assert texts[-1] == llm.generate("stream", GREEDY)[0].outputs[0].text
 
 

@@ -51,10 +51,7 @@ class Admission:
         )
 
     def _token_ids(self, parsed: ParsedPrompt) -> tuple[TokenId, ...]:
-        if parsed.token_ids is not None:
-            token_ids = parsed.token_ids
-        else:
-            token_ids = tuple(self._tokenizer.encode(parsed.text or ""))
+        token_ids = parsed.token_ids if parsed.text is None else tuple(self._tokenizer.encode(parsed.text))
         if not token_ids:
             raise EmptyPrompt("the prompt has no tokens, so there is nothing to continue", hint="give at least one token")
         vocab_size = self._limits.vocab_size

@@ -28,7 +28,7 @@ def size_pool(config: EngineConfig, groups: Sequence[LayerGroup], *, entry_bytes
         num_blocks = min(GIB // block_bytes, usable + 1)
     if num_blocks < 2:
         raise InvalidConfig(
-            f"the pool of {config.kv_cache_memory or GIB:,} bytes holds {num_blocks} blocks of {block_bytes:,} bytes; one is the null block",
+            f"a pool of {config.kv_cache_memory or GIB:,} bytes has {num_blocks} blocks of {block_bytes:,} bytes; one is the null block",
             hint=f"give kv_cache_memory at least {2 * block_bytes:,} bytes, or a smaller block_size",
             num_blocks=num_blocks,
             block_bytes=block_bytes,
