@@ -63,7 +63,7 @@ def picture() -> Callable[[CacheManager], Any]:
             {
                 "queue": [block.block_id for block in cache.pool.free_queue],
                 "blocks": [(block.ref_count, block.num_written, block.link) for block in cache.pool.blocks],
-                "findable": dict((block_id, link) for link, block_id in cache.pool.index.findable()),
+                "findable": {block_id: link for link, block_id in cache.pool.index.findable()},
                 "cached": cache.pool.num_cached,
             }
             for cache in manager.groups

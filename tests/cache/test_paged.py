@@ -108,7 +108,11 @@ def test_a_hit_is_what_all_groups_have(build, identity, compute):
     pool.unpublish(pool.blocks[2])
     hit = manager.lookup(manager.open(range(12), identity))
     assert hit.num_tokens == 4
-    assert {group: [block.block_id for block in blocks] for group, blocks in hit.blocks.items()} == {"full": [1], "window": [1], "draft": [1]}
+    assert {group: [block.block_id for block in blocks] for group, blocks in hit.blocks.items()} == {
+        "full": [1],
+        "window": [1],
+        "draft": [1],
+    }
 
 
 def test_a_hit_must_be_looked_up_after_the_latest_reserve(build, identity, compute):
