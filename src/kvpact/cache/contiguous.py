@@ -65,8 +65,8 @@ class ContiguousAllocator(Allocator):
 
 
 def with_headroom(num_blocks: int, pool: BlockPool) -> int:
-    """Blocks of a region that must hold `num_blocks`: 25 % more, in whole blocks, but never more than the pool has."""
-    return min(num_blocks + -(-num_blocks // HEADROOM_DIVISOR), pool.total)
+    """Blocks of a region that must hold `num_blocks`: 25 % more, in whole blocks; what is more than the pool has is left out."""
+    return max(num_blocks, min(num_blocks + -(-num_blocks // HEADROOM_DIVISOR), pool.total))
 
 
 def free_run(pool: BlockPool, start: int, limit: int) -> list[Block]:

@@ -146,7 +146,10 @@ def publication(view: CacheView) -> Iterator[str]:
                 yield f"group {group.name}: block {block_id} is found under a key that it does not have"
                 continue
             if block.num_written != group.block_size or not found.tokens or len(found.tokens) % group.block_size:
-                yield f"group {group.name}: block {block_id} is findable with {block.num_written} of {group.block_size} entries written"
+                yield (
+                    f"group {group.name}: block {block_id} is findable with {block.num_written} of {group.block_size} entries written, "
+                    f"by a prefix of {len(found.tokens)} tokens"
+                )
             if found.key != found.expected_key:
                 yield f"group {group.name}: block {block_id} has key {found.key.hex()}, its tokens have {found.expected_key.hex()}"
         for block_id, block in group.blocks.items():

@@ -31,6 +31,7 @@ class PagedAllocator(Allocator):
         if is_shared(block):
             target = self._take_oldest(change)
             change.copy(block, target)
+            change.pinned.append(block)  # the table's reference becomes the reservation's
             return target
         if block.link is not None:
             change.unpublish(block)
