@@ -25,6 +25,13 @@ def test_a_sound_folder_names_its_weight_files(folder):
     assert check_folder(folder) == (folder / "model.safetensors",)
 
 
+def test_the_same_weights_under_other_names_are_left_aside(folder):
+    save_file({"other": np.ones(1, np.float32)}, folder / "consolidated.safetensors")
+    assert check_folder(folder) == (folder / "model.safetensors",)
+    (folder / "model.safetensors").rename(folder / "another.safetensors")
+    assert check_folder(folder) == (folder / "another.safetensors", folder / "consolidated.safetensors")
+
+
 def test_a_missing_config_is_named(folder):
     (folder / "config.json").unlink()
     with pytest.raises(ModelCorrupt, match=r"no config\.json"):

@@ -162,6 +162,18 @@ def test_a_tensor_without_a_place_is_refused_not_left_out(write_gguf, llama_part
         convert_gguf(path, tmp_path)
 
 
+def test_one_part_of_a_split_model_is_refused_as_such(llama_parts, tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "part.gguf", "llama")
+    writer.add_uint16("split.count", 3)
+    writer.add_tensor("token_embd.weight", llama_parts[0]["token_embd.weight"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModel, match="one of 3 files"):
+        convert_gguf(tmp_path / "part.gguf", tmp_path)
+
+
 def test_a_missing_tensor_is_named(write_gguf, llama_parts, tmp_path):
     tensors, metadata = llama_parts
     del tensors["blk.1.ffn_up.weight"]
@@ -174,6 +186,7 @@ def test_a_missing_tensor_is_named(write_gguf, llama_parts, tmp_path):
     [
         ({"expert_count": 8}, "mixture of 8 experts"),
         ({"rope.dimension_count": 4}, "rotates 4 of 8"),
+        ({"rope.scaling.attn_factor": 1.5}, r"scales attention by 1\.5"),
         ({"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, "scales RoPE by 'longrope'"),
     ],
 )
@@ -191,7 +204,10 @@ def test_linear_and_yarn_scaling_keep_their_numbers(write_gguf, llama_parts, tmp
     tensors, metadata = llama_parts
     linear = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
     yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.original_context_length": 32}
-    assert converted_config(write_gguf(tensors, {**metadata, **linear}), tmp_path)["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+    old = {"rope.scale_linear": 4.0}
+    for given_by in (linear, old):
+        found = converted_config(write_gguf(tensors, {**metadata, **given_by}), tmp_path)["rope_scaling"]
+        assert found == {"rope_type": "linear", "factor": 4.0}
     expected = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
     assert converted_config(write_gguf(tensors, {**metadata, **yarn}), tmp_path)["rope_scaling"] == expected
 

@@ -22,10 +22,11 @@ COMMIT = "c" * 40
 
 
 class Hub:
-    """files: by repository and path. requests: paths that were asked for."""
+    """files: by repository and path. etags: to be told instead of a file's own. requests: paths that were asked for."""
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, bytes]] = {}
+        self.etags: dict[str, str] = {}
         self.requests: list[str] = []
         hub = self
 
@@ -59,7 +60,8 @@ class Hub:
             return
         handler.send_response(200)
         handler.send_header("Content-Length", str(len(content)))
-        handler.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        etag = self.etags.get(path.rpartition("/")[2], hashlib.sha256(content).hexdigest())
+        handler.send_header("ETag", f'"{etag}"')
         handler.send_header("X-Repo-Commit", COMMIT)
         handler.end_headers()
         if body:
@@ -116,7 +118,8 @@ def test_a_hub_id_fetches_model_files_and_nothing_else_and_later_asks_nothing(hu
     folder = tmp_path / "converted"
     folder.mkdir()
     convert_gguf(tiny_llama, folder)
-    hub.files["org/tiny"] = {path.name: path.read_bytes() for path in folder.iterdir()} | {"README.md": b"x", "pytorch_model.bin": b"x"}
+    others = ("README.md", "pytorch_model.bin", "consolidated.safetensors", "original/x.safetensors", "onnx/config.json")
+    hub.files["org/tiny"] = {path.name: path.read_bytes() for path in folder.iterdir()} | dict.fromkeys(others, b"x")
     first, _ = ask(RESOLVE, hub.url, tmp_path / "home")
     assert f"snapshots/{COMMIT} hub:org/tiny@{COMMIT}" in first
     assert first.endswith(str(sorted(path.name for path in folder.iterdir())))
@@ -143,7 +146,7 @@ def test_a_hub_that_refuses_connections_is_named_at_once(tmp_path):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     out, seconds = ask(RESOLVE, url, tmp_path / "home")
-    assert f"HubUnreachable org/tiny can't be fetched; tried {url}" in out
+    assert f"HubUnreachable org/tiny is no folder here and can't be fetched; tried {url}" in out
     assert "set HF_ENDPOINT to a mirror" in out
     assert seconds < 5
 
@@ -168,3 +171,10 @@ def test_a_file_is_fetched_from_the_hub_only_when_its_checksum_is_the_right_one(
     out, _ = ask(f"fetch_hub_file({FILE}, Path({str(tmp_path / 'n.gguf')!r}), sha256={wrong!r}, show=False)", hub.url, tmp_path / "home")
     assert f"HubUnreachable org/gguf@cccccccc/m.gguf: the hub has SHA-256 {right}, not {wrong}" in out
     assert not (tmp_path / "n.gguf").exists()
+    assert not (tmp_path / "hub").exists()
+
+    hub.etags["m.gguf"] = wrong
+    out, _ = ask(f"fetch_hub_file({FILE}, Path({str(tmp_path / 'n.gguf')!r}), sha256={wrong!r}, show=False)", hub.url, tmp_path / "home")
+    assert f"what came has SHA-256 {right}, not {wrong}" in out
+    assert not (tmp_path / "n.gguf").exists()
+    assert not (tmp_path / "hub").exists()

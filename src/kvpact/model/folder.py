@@ -9,6 +9,7 @@ from typing import Any
 from kvpact.errors import ModelCorrupt, UnsupportedModel
 
 _INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _LENGTH_BYTES = 8
 # The format's own limit on a header.
@@ -44,6 +45,9 @@ def read_json(path: Path) -> Any:
 def _weight_files(path: Path) -> tuple[Path, ...]:
     if (path / _INDEX).is_file():
         return _indexed_files(path)
+    # Published folders may hold the same weights once more, under other names.
+    if (path / _SINGLE).is_file():
+        return (path / _SINGLE,)
     files = tuple(sorted(path.glob("*.safetensors")))
     if files:
         return files

@@ -25,6 +25,7 @@ def convert_gguf(source: Path, target: Path, *, progress: Advance = silent) -> N
     """
     file = GgufFile(source)
     try:
+        _check_whole(file)
         config = architecture_of(file.architecture, source.name).config(file)
         tensors = planned_tensors(file)
         files = tokenizer_files(file)
@@ -41,6 +42,14 @@ def convert_gguf(source: Path, target: Path, *, progress: Advance = silent) -> N
     for name, content in files.items():
         write_json(target / name, content)
     write_safetensors(target / "model.safetensors", tensors, progress=progress)
+
+
+def _check_whole(file: GgufFile) -> None:
+    count = int(file.get("split.count", 0))
+    if count > 1:
+        raise UnsupportedModel(
+            f"{file.path.name} is one of {count} files of a split model", hint="join them first: llama-gguf-split --merge FIRST OUT"
+        )
 
 
 def _check_room(target: Path, needed: int) -> None:

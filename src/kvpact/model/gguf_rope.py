@@ -18,8 +18,14 @@ def rope_scaling(file: GgufFile, head_dim: int) -> dict[str, Any] | None:
     """None for plain RoPE. Raises UnsupportedModel for a kind that can't be told exactly."""
     if "rope_freqs.weight" in file.tensors:
         return _llama3(file, head_dim)
-    kind = file.own("rope.scaling.type", "none")
-    factor = float(file.own("rope.scaling.factor", 0.0))
+    # Files from before 2023-10 name a linear factor only.
+    old_factor = float(file.own("rope.scale_linear", 0.0))
+    kind = file.own("rope.scaling.type", "linear" if old_factor else "none")
+    factor = float(file.own("rope.scaling.factor", old_factor))
+    if float(file.own("rope.scaling.attn_factor", 1.0)) != 1.0:
+        raise UnsupportedModel(
+            f"{file.path.name} scales attention by {file.own('rope.scaling.attn_factor')} with RoPE", hint="use the model's safetensors"
+        )
     if kind == "none" or factor in (0.0, 1.0):
         return None
     if kind == "linear":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +11,15 @@ from typing import TypeVar
 
 from kvpact.errors import HubUnreachable, ModelError, ModelNotFound, UnsupportedModel
 from kvpact.model.builtin import HubFile
+from kvpact.model.source_hash import sha256_of
 
 #: A request's own limit, and the limit on all of it: name look-up has none of its own.
 REQUEST_SECONDS = 3.0
 PROBE_SECONDS = 4.5
 
 _PATTERNS = ("config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*", "chat_template*")
+#: Subfolders hold other formats; consolidated files hold the same weights under other names.
+_IGNORED = ("*/*", "consolidated*")
 _REACH = "connect this machine, set HF_ENDPOINT to a mirror, or give a folder or a .gguf file instead of a name"
 _T = TypeVar("_T")
 
@@ -23,6 +27,7 @@ _T = TypeVar("_T")
 def fetch_hub_file(file: HubFile, target: Path, *, sha256: str, show: bool) -> None:
     """Fetch a file whose SHA-256 the hub confirms beforehand. Raises HubUnreachable for any reason why it can't."""
     label = f"{file.repo}@{file.revision[:8]}/{file.file}"
+    scratch = target.parent / "hub"
     try:
         import huggingface_hub
 
@@ -32,15 +37,20 @@ def fetch_hub_file(file: HubFile, target: Path, *, sha256: str, show: bool) -> N
             raise HubUnreachable(f"{label}: the hub has SHA-256 {found}, not {sha256}", hint=_REACH)
         with _progress_bars(show):
             path = huggingface_hub.hf_hub_download(
-                file.repo, file.file, revision=file.revision, local_dir=target.parent / "hub", etag_timeout=REQUEST_SECONDS
+                file.repo, file.file, revision=file.revision, local_dir=scratch, etag_timeout=REQUEST_SECONDS
             )
+        got = sha256_of(Path(path))
+        if got != sha256:
+            raise HubUnreachable(f"{label}: what came has SHA-256 {got}, not {sha256}", hint=_REACH)
+        Path(path).replace(target)
     except HubUnreachable:
         raise
     except ImportError:
         raise HubUnreachable(f"{label}: huggingface_hub is not installed", hint="pip install huggingface_hub") from None
     except Exception as error:  # huggingface_hub changes its HTTP library, and with it what is raised
         raise HubUnreachable(f"{label}: {_first_line(error)}", hint=_REACH) from error
-    Path(path).replace(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def snapshot(repo: str, revision: str | None, *, show: bool) -> Path:
@@ -60,7 +70,7 @@ def snapshot(repo: str, revision: str | None, *, show: bool) -> Path:
                 f"{label} has no *.safetensors among its {len(names)} files", hint="pickled weights are not read; choose another repository"
             )
         with _progress_bars(show):
-            path = huggingface_hub.snapshot_download(repo, revision=revision, allow_patterns=list(_PATTERNS), etag_timeout=REQUEST_SECONDS)
+            path = _download(repo, revision, local_only=False)
     except ModelError:
         raise
     except errors.GatedRepoError as error:
@@ -70,20 +80,34 @@ def snapshot(repo: str, revision: str | None, *, show: bool) -> Path:
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise ModelNotFound(f"the hub has no {label}, or not for you", hint="check the name; log in if it is private") from error
     except Exception as error:  # huggingface_hub changes its HTTP library, and with it what is raised
-        raise HubUnreachable(f"{label} can't be fetched; tried {_endpoint()}: {_first_line(error)}", hint=_REACH) from error
-    return Path(path)
+        raise HubUnreachable(
+            f"{label} is no folder here and can't be fetched; tried {_endpoint()}: {_first_line(error)}", hint=_REACH
+        ) from error
+    return path
 
 
 def local_snapshot(repo: str, revision: str | None) -> Path | None:
     """The repository's folder on this machine, if it was fetched before; no request is made. It may lack files."""
     try:
-        import huggingface_hub
-
-        return Path(huggingface_hub.snapshot_download(repo, revision=revision, local_files_only=True, allow_patterns=list(_PATTERNS)))
+        return _download(repo, revision, local_only=True)
     except ImportError:
         raise HubUnreachable(f"{repo}: huggingface_hub is not installed", hint="pip install huggingface_hub") from None
     except (OSError, ValueError):
         return None
+
+
+def _download(repo: str, revision: str | None, *, local_only: bool) -> Path:
+    import huggingface_hub
+
+    path = huggingface_hub.snapshot_download(
+        repo,
+        revision=revision,
+        allow_patterns=list(_PATTERNS),
+        ignore_patterns=list(_IGNORED),
+        etag_timeout=REQUEST_SECONDS,
+        local_files_only=local_only,
+    )
+    return Path(path)
 
 
 def _bounded(ask: Callable[[], _T]) -> _T:
