@@ -35,7 +35,8 @@ def naive(logits, r):
     """The same rules on a fully sorted row, one candidate at a time."""
     p = r.params
     order = sorted(range(logits.size), key=lambda i: (-logits[i], i))
-    scaled = (logits.astype(np.float64) - float(logits.max())) / p.temperature
+    with np.errstate(over="ignore"):
+        scaled = (logits.astype(np.float64) - float(logits.max())) / p.temperature
     weights = exponential(scaled)
     cut = 0 < p.top_k < logits.size or p.top_p < 1 or p.min_p > 0
     if 0 < p.top_k < logits.size:

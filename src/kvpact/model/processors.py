@@ -55,7 +55,7 @@ def process(
     with np.errstate(all="ignore"):  # check_finite finds what overflows, and says where
         if params.repetition_penalty != 1:
             _penalise_repetition(row, params.repetition_penalty, (prompt_token_ids, output_token_ids))
-        if output_token_ids and (params.frequency_penalty or params.presence_penalty):
+        if len(output_token_ids) > 0 and (params.frequency_penalty or params.presence_penalty):
             ids, counts = np.unique(np.fromiter(output_token_ids, dtype=np.int64), return_counts=True)
             row[ids] -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
             row[ids] -= np.float32(params.presence_penalty)
