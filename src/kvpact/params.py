@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
 from kvpact.errors import InvalidParameter
+
+
+def _is_token(token: object) -> bool:
+    return isinstance(token, Integral) and not isinstance(token, bool) and int(token) >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +22,9 @@ class SamplingParams:
     n: choices, grown by fork from one prompt. temperature: 0 is greedy. top_k: 0 or -1 is all. min_p: least probability,
     relative to the likeliest token. seed: None takes the engine's seed and the request's number. stop: strings, cut from
     the text unless include_stop_str_in_output. logprobs, prompt_logprobs: how many of the likeliest tokens to report
-    besides the chosen one; None reports nothing. logit_bias: added to raw logits, by token id. timeout: seconds from
-    arrival, after which the request ends with what it has.
+    besides the chosen one; None reports nothing. logit_bias: added to the logits after the penalties, by token id; -inf
+    bans a token. min_tokens: so many tokens come before an end-of-sequence token, a stop token or a stop string counts.
+    timeout: seconds from arrival, after which the request ends with what it has.
     """
 
     n: int = 1
@@ -45,12 +51,26 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
+        self._check_kinds()
         object.__setattr__(self, "stop", tuple(self.stop or ()))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias or {})))
         for name, holds, rule in self._rules():
             if not holds:
-                raise InvalidParameter(f"{name} is {getattr(self, name)!r}", hint=f"{name} must be {rule}")
+                raise InvalidParameter(
+                    f"{name} is {getattr(self, name)!r}", hint=f"{name} must be {rule}", field=name, value=repr(getattr(self, name))
+                )
+
+    def _check_kinds(self) -> None:
+        """Values that can't even be compared: text for a number, a fraction or a truth value for a count."""
+        for item in fields(self):
+            value, declared = getattr(self, item.name), str(item.type)
+            kind = Integral if declared.startswith("int") else Real if declared.startswith("float") else None
+            if kind is None or (value is None and declared.endswith("None")):
+                continue
+            if isinstance(value, bool) or not isinstance(value, kind):
+                rule = "a whole number" if kind is Integral else "a number"
+                raise InvalidParameter(f"{item.name} is {value!r}", hint=f"{item.name} must be {rule}", field=item.name, value=repr(value))
 
     def _rules(self) -> tuple[tuple[str, bool, str], ...]:
         finite = abs(self.temperature) != float("inf")
@@ -64,7 +84,14 @@ class SamplingParams:
             ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "positive; 1 is none"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2]"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2]"),
-            ("stop", all(self.stop), "without empty strings"),
+            ("stop", all(isinstance(string, str) and string for string in self.stop), "strings, none of them empty"),
+            ("stop_token_ids", all(_is_token(token) for token in self.stop_token_ids), "token ids, from 0"),
+            ("logit_bias", all(_is_token(token) for token in self.logit_bias), "a mapping from token ids, from 0"),
+            (
+                "logit_bias",
+                all(isinstance(bias, Real) and bias < float("inf") for bias in self.logit_bias.values()),
+                "finite numbers, or -inf to ban a token",
+            ),
             ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "1 or more, or None for what the context leaves"),
             ("min_tokens", 0 <= self.min_tokens <= (self.max_tokens or self.min_tokens), "from 0 to max_tokens"),
             ("logprobs", self.logprobs is None or self.logprobs >= 0, "0 or more"),

@@ -93,7 +93,7 @@ def sequences(kind):
 
 @KINDS
 @pytest.mark.parametrize("skip", [True, False])
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_pushes_and_finish_together_are_what_decode_gives(kind, skip, data):
     ids = data.draw(sequences(kind))

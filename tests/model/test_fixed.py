@@ -57,6 +57,10 @@ def test_the_order_holds_at_full_size_with_ties_at_the_cut(count):
 
 
 def test_the_first_candidates_are_as_many_as_asked_for_at_every_count():
-    logits = np.random.default_rng(1).standard_normal(700).astype(np.float32)
-    ordering = Ordering(logits)
-    assert [ordering.first(count).size for count in range(1, 702)] == [*range(1, 701), 700]
+    """Also where the sampled logits mislead: all of them lie above all others."""
+    random = np.random.default_rng(1).standard_normal(700).astype(np.float32)
+    misleading = np.where(np.arange(700) % 16 == 0, 1_000, 0).astype(np.float32) - np.arange(700, dtype=np.float32)
+    for logits in (random, misleading):
+        ordering = Ordering(logits)
+        naive = np.lexsort((np.arange(700), -logits))
+        assert all(np.array_equal(ordering.first(count), naive[:count]) for count in range(1, 702))

@@ -35,7 +35,8 @@ def naive(logits, r):
     """The same rules on a fully sorted row, one candidate at a time."""
     p = r.params
     order = sorted(range(logits.size), key=lambda i: (-logits[i], i))
-    scaled = (logits.astype(np.float64) - float(logits.max())) / p.temperature
+    with np.errstate(over="ignore"):
+        scaled = (logits.astype(np.float64) - float(logits.max())) / p.temperature
     weights = exponential(scaled)
     cut = 0 < p.top_k < logits.size or p.top_p < 1 or p.min_p > 0
     if 0 < p.top_k < logits.size:
@@ -76,7 +77,7 @@ ROWS = st.one_of(
 ).filter(lambda logits: np.isfinite(logits.max()))
 SETTINGS = st.fixed_dictionaries(
     {
-        "temperature": st.sampled_from([1e-300, 0.01, 0.7, 1.0, 1e6]),
+        "temperature": st.sampled_from([5e-324, 1e-300, 0.01, 0.7, 1.0, 1e6]),
         "top_k": st.sampled_from([0, -1, 1, 2, 40, 10_000]),
         "top_p": st.sampled_from([1e-9, 0.3, 0.5, 0.95, 0.999999, 1.0]),
         "min_p": st.sampled_from([0.0, 1e-9, 0.1, 0.5, 1.0]),
@@ -239,8 +240,9 @@ def test_a_row_without_a_candidate_gives_an_error_and_no_token():
         sample(np.full(8, -np.inf, np.float32), row())
     with pytest.raises(NotFinite, match="after penalties, bias and min_tokens"):
         sample(np.zeros(2, np.float32), row(temperature=0, min_tokens=1, stop_ids=[0, 1]))
-    with pytest.raises(NotFinite, match="are inf, the first at token id 1"):
-        sample(np.full(2, 3e38, np.float32), row(temperature=0, repetition_penalty=0.1, prompt=[1]))
+    for options in ({"repetition_penalty": 0.1}, {"repetition_penalty": 1e-50}, {"logit_bias": {1: 1e39}}):
+        with pytest.raises(NotFinite, match="1 of 2 logits after penalties, bias and min_tokens are inf, the first at token id 1"):
+            sample(np.full(2, 3e38, np.float32), row(temperature=0, prompt=[1], **options))
 
 
 def test_a_bias_beyond_the_vocabulary_is_refused_with_its_number():

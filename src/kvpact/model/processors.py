@@ -52,16 +52,17 @@ def process(
     if not (held or penalised or params.logit_bias):
         return logits
     row = logits.copy()
-    if params.repetition_penalty != 1:
-        _penalise_repetition(row, params.repetition_penalty, (prompt_token_ids, output_token_ids))
-    if output_token_ids and (params.frequency_penalty or params.presence_penalty):
-        ids, counts = np.unique(np.fromiter(output_token_ids, dtype=np.int64), return_counts=True)
-        row[ids] -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
-        row[ids] -= np.float32(params.presence_penalty)
-    if params.logit_bias:
-        _add_bias(row, params.logit_bias)
-    if held:
-        row[[token for token in stop_ids if token < row.size]] = -np.inf
+    with np.errstate(all="ignore"):  # check_finite finds what overflows, and says where
+        if params.repetition_penalty != 1:
+            _penalise_repetition(row, params.repetition_penalty, (prompt_token_ids, output_token_ids))
+        if len(output_token_ids) > 0 and (params.frequency_penalty or params.presence_penalty):
+            ids, counts = np.unique(np.fromiter(output_token_ids, dtype=np.int64), return_counts=True)
+            row[ids] -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
+            row[ids] -= np.float32(params.presence_penalty)
+        if params.logit_bias:
+            _add_bias(row, params.logit_bias)
+        if held:
+            row[[token for token in stop_ids if token < row.size]] = -np.inf
     check_finite(row, "penalties, bias and min_tokens")
     return row
 
@@ -71,8 +72,7 @@ def _penalise_repetition(row: np.ndarray, penalty: float, seen: tuple[Sequence[i
     ids = np.unique(np.concatenate([np.fromiter(part, dtype=np.int64) for part in seen]))
     factor = np.float32(penalty)
     chosen = row[ids]
-    with np.errstate(over="ignore"):  # an overflow is found, with its numbers, by check_finite
-        row[ids] = np.where(chosen > 0, chosen / factor, chosen * factor)
+    row[ids] = np.where(chosen > 0, chosen / factor, chosen * factor)
 
 
 def _add_bias(row: np.ndarray, bias: Mapping[int, float]) -> None:

@@ -82,7 +82,8 @@ def _draw(logits: np.ndarray, row: SamplingRow) -> int:
     u = uniform(row.seed, row.choice, row.output_position)
     scaled = logits.astype(np.float64)
     scaled -= float(logits.max())  # the maximum first: then no temperature overflows
-    scaled /= row.params.temperature
+    with np.errstate(over="ignore"):  # -inf is what a tiny temperature means
+        scaled /= row.params.temperature
     candidates = _Candidates(Ordering(logits), scaled)
     keep = _kept(candidates, row.params)
     if keep is None:
