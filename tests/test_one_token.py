@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from kvpact.attention.metadata import build_inputs
 from kvpact.config import EngineConfig
 from kvpact.engine.batch import StepBatch

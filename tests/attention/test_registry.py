@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kvpact.attention.lowering import SEE_ALL
 from kvpact.attention.registry import BackendRegistry
+from kvpact.attention.verify import TOLERANCE
 from kvpact.errors import BackendUntrue, InvalidConfig
 from kvpact.ops.base import AttentionInputs, KeySpan, LayerCache, Operators
 from kvpact.ops.torch_ops import TorchOperators
@@ -100,6 +101,13 @@ class MixesHeads(Double):
         return super().attention(q[:, order], cache, inputs, scale)[:, order.argsort()]
 
 
+class RoundsTheQuery(Double):
+    """Multiplies in the entries' dtype instead of widening them."""
+
+    def attention(self, q: Tensor, cache: LayerCache, inputs: AttentionInputs, scale: float) -> Tensor:
+        return super().attention(q.to(cache.keys.dtype).float(), cache, inputs, scale)
+
+
 class WritesPadding(Double):
     """A negative slot wraps around and lands in somebody's entry."""
 
@@ -130,6 +138,7 @@ LIARS = {
     WindowOneTooWide: "window",
     ForgetsTheSinks: "sinks",
     MixesHeads: "grouped heads",
+    RoundsTheQuery: "entries narrower than fp32",
     WritesPadding: "lengths and block tables",
 }
 
@@ -147,7 +156,7 @@ def test_a_lying_backend_is_refused_by_the_part_that_is_untrue(liar: type[Operat
         with pytest.raises(BackendUntrue) as refusal:
             registry.get("double")
     assert refusal.value.numbers["part"] == LIARS[liar]
-    assert float(refusal.value.numbers["relative_error"]) > 0.01
+    assert float(refusal.value.numbers["relative_error"]) > 50 * TOLERANCE
     assert LIARS[liar] in refusal.value.message
 
 
@@ -165,10 +174,12 @@ def test_the_backends_that_kvpact_brings_pass_and_are_verified_once(name: str) -
 
 
 def test_verification_of_torch_is_cheap() -> None:
-    BackendRegistry.default().get("torch")
-    begin = time.process_time()
-    BackendRegistry.default().get("torch")
-    assert time.process_time() - begin < 0.1
+    costs = []
+    for _ in range(4):  # the least of some: a busy neighbour slows one
+        begin = time.process_time()
+        BackendRegistry.default().get("torch")
+        costs.append(time.process_time() - begin)
+    assert min(costs) < 0.1
 
 
 def test_an_unknown_backend_is_refused_with_those_that_exist() -> None:

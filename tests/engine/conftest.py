@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_models import save_tiny_model
 
 from kvpact.config import EngineConfig
 from kvpact.engine.engine import Engine
 from kvpact.engine.load import load_engine
 from kvpact.switches import apply_switches
+from tiny_models import save_tiny_model
 
 MakeEngine = Callable[..., Engine]
 

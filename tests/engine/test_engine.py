@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from kvpact.engine.engine import Engine
 from kvpact.engine.outputs import RequestOutput
 from kvpact.errors import DuplicateRequest, EmptyPrompt, InvalidParameter, PromptTooLong, RequestTooLarge

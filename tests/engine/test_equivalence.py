@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from runs import BOUND, Rows, error, finish, prompt, rows_of, run, whole_rows
-from tiny_models import ARCHITECTURES
 
 from kvpact.engine.engine import Engine
+from runs import BOUND, Rows, error, finish, prompt, rows_of, run, whole_rows
+from tiny_models import ARCHITECTURES
 
 MakeEngine = Callable[..., Engine]
 LENGTHS = (1, 7, 15, 16, 17, 18, 33, 61)

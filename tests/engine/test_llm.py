@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from kvpact import LLM, SamplingParams
 from kvpact.errors import EmptyPrompt, InvalidConfig, InvalidParameter, ModelNotFound, UnknownSwitch, UnsupportedModel
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tiny_models import byte_tokenizer
 
 from kvpact.cache.manager import CacheManager
 from kvpact.cache.prefix import Identity
@@ -16,6 +15,7 @@ from kvpact.ids import RequestId, TokenId
 from kvpact.inject import InjectionPoints
 from kvpact.params import SamplingParams
 from kvpact.visibility import Visibility
+from tiny_models import byte_tokenizer
 
 IDENTITY = Identity(model="m", kv_cache_dtype="float32")
 

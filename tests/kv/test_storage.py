@@ -89,6 +89,12 @@ def test_clearing_a_block_clears_it_in_its_group_only() -> None:
         assert bool(layer.keys[2].all())
 
 
+def test_memory_that_the_system_does_not_have_is_refused_with_its_size() -> None:
+    with pytest.raises(InvalidConfig, match=r"does not give \d+ bytes") as refusal:
+        KVStorage(spec(num_blocks=1 << 44), torch.float32, touch=False)
+    assert refusal.value.numbers["nbytes"] == (1 << 44) * 4 * 2 * 2 * 8 * 2 * 4
+
+
 def test_a_dtype_that_the_cache_was_not_sized_for_is_refused_with_both_sizes() -> None:
     with pytest.raises(InvalidConfig, match=r"entries of 4 bytes, torch.bfloat16 has 2"):
         KVStorage(spec(entry_bytes=4), torch.bfloat16, touch=False)

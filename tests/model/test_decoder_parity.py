@@ -124,13 +124,16 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 class Runner:
     """Runs requests together, step by step, over block tables that it builds itself, in mixed order."""
 
-    def __init__(self, path: Path, *, ops: str = "torch", mode: str = "spans", kv_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, path: Path, *, ops: str = "torch", mode: str = "spans", kv_dtype: torch.dtype = torch.float32, block_size: int = BLOCK_SIZE
+    ) -> None:
         self.ops = BackendRegistry.default().get(ops)
         self.decoder, self.mode = load_decoder(path, ops=self.ops), mode
-        columns = (max(LENGTHS) + NUM_DECODE_STEPS) // BLOCK_SIZE + 2
+        self.block_size = block_size
+        columns = (max(LENGTHS) + NUM_DECODE_STEPS) // block_size + 2
         num_blocks = len(LENGTHS) * columns + 1
         self.groups = self.decoder.layer_groups()
-        spec = CacheSpec(groups=self.groups, block_size=BLOCK_SIZE, num_blocks=num_blocks, entry_bytes=kv_dtype.itemsize)
+        spec = CacheSpec(groups=self.groups, block_size=block_size, num_blocks=num_blocks, entry_bytes=kv_dtype.itemsize)
         self.storage = KVStorage(spec, kv_dtype, touch=False)
         self.table = np.random.default_rng(3).permutation(np.arange(1, num_blocks)).reshape(len(LENGTHS), columns)
         self.table[0].sort()  # consecutive or nearly so: the path without copies
@@ -140,7 +143,7 @@ class Runner:
         """Advance each request by so many of its tokens -> logits of all rows, ragged."""
         owners = np.repeat(np.arange(len(counts)), counts)
         places = np.concatenate([np.arange(start, start + count) for start, count in zip(self.lengths, counts, strict=True)])
-        slots = self.table[owners, places // BLOCK_SIZE] * BLOCK_SIZE + places % BLOCK_SIZE
+        slots = self.table[owners, places // self.block_size] * self.block_size + places % self.block_size
         positions = np.minimum(places, np.array(LENGTHS)[owners]) if faults.frozen_positions else places
         table = self.table.copy()
         if faults.swapped_blocks:
@@ -152,7 +155,7 @@ class Runner:
             positions=positions,
             slot_mapping={group.name: slots for group in self.groups},
             block_table={group.name: table for group in self.groups},
-            block_size=BLOCK_SIZE,
+            block_size=self.block_size,
         )
         inputs = {
             group.name: build_inputs(group, arrays, applies=self.ops.applies, mode=self.mode, inject=faults.inject) for group in self.groups
@@ -206,9 +209,11 @@ def test_narrow_weights_give_the_logits_of_their_exact_values(name: str, dtype: 
     assert max(ours) <= bound(noise)
 
 
-@pytest.mark.parametrize("options", [{"mode": "dense"}, {"ops": "reference"}], ids=str)
+@pytest.mark.parametrize("options", [{"mode": "dense"}, {"ops": "reference"}, {"block_size": 1}, {"block_size": 32}], ids=str)
 @pytest.mark.parametrize("name", ["mistral-window", "qwen2-mixed", "gpt2"])
-def test_dense_masks_and_the_reference_operators_give_the_same_logits(name: str, options: dict[str, str], tmp_path: Path) -> None:
+def test_dense_masks_the_reference_operators_and_other_block_sizes_give_the_same_logits(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     saved = save(name, tmp_path)
     ours, noise = errors_by_step(Runner(tmp_path, **options), saved, Faults(), steps=2)
     assert max(ours) <= bound(noise)

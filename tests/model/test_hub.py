@@ -155,7 +155,7 @@ def test_a_hub_that_takes_connections_and_never_answers_is_given_up_within_five_
     assert 1 < seconds < 5
 
 
-FILE = "HubFile(repo='org/gguf', revision='{commit}', file='m.gguf')".format(commit=COMMIT)
+FILE = f"HubFile(repo='org/gguf', revision='{COMMIT}', file='m.gguf')"
 
 
 def test_a_file_is_fetched_from_the_hub_only_when_its_checksum_is_the_right_one(hub, tmp_path):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tiny_models import VOCAB
 
 from kvpact.engine.engine import Engine
 from kvpact.engine.outputs import RequestOutput
 from kvpact.params import SamplingParams
+from tiny_models import VOCAB
 
 #: Relative error of the norm that rounding may cause on operators that do not promise bits.
 BOUND = 1e-4

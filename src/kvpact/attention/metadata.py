@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +64,9 @@ def build_inputs(
     )
 
 
-def _tensor(array: Any) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))
+def _tensor(array: IntArray) -> torch.Tensor:
+    """A copy: a backend's inputs share no memory with the batch builder's arrays."""
+    return torch.tensor(array, dtype=torch.int64)
 
 
 def _check(step: StepArrays, table: IntArray, group: str) -> None:

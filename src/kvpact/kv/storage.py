@@ -34,7 +34,8 @@ class KVStorage:
 
     A group's region is [layers, 2, num_blocks, block_size, K, D], so a block's copy or clearing is one call over all layers.
     touch: write to each memory page now, so that no request pays for page faults; otherwise the system hands out
-    zeroed memory at first use. Raises InvalidConfig when dtype does not have the entry bytes that `spec` was sized for.
+    zeroed memory at first use. Raises InvalidConfig when dtype does not have the entry bytes that `spec` was sized for, or
+    when the system refuses that much memory.
     """
 
     def __init__(self, spec: CacheSpec, dtype: torch.dtype, *, touch: bool) -> None:
@@ -88,7 +89,14 @@ class KVStorage:
 def _zeroed(shape: tuple[int, ...], dtype: torch.dtype, *, touch: bool) -> Tensor:
     """Zeroed memory that takes no room until it is written. NumPy's zeros come from calloc; torch.zeros would write them all."""
     nbytes = int(np.prod(shape)) * dtype.itemsize
-    raw = np.zeros(nbytes + MEMORY_PAGE, dtype=np.uint8)
+    try:
+        raw = np.zeros(nbytes + MEMORY_PAGE, dtype=np.uint8)
+    except MemoryError as error:
+        raise InvalidConfig(
+            f"the system does not give {nbytes} bytes for the cache",
+            hint="lower kv_cache_memory, max_num_seqs or max_model_len",
+            nbytes=nbytes,
+        ) from error
     start = -raw.ctypes.data % MEMORY_PAGE
     data = raw[start : start + nbytes]
     if touch:

@@ -60,7 +60,9 @@ class ChatTemplate:
         values = {"tools": None, "documents": None, **self._special, **extra}
         try:
             return self._template.render(messages=_checked(messages), add_generation_prompt=add_generation_prompt, **values)
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        except InvalidParameter:
+            raise
+        except Exception as error:  # a template is a program of the model's; what it can raise has no limit
             raise InvalidParameter(
                 f"the model's chat template refuses these messages: {error}",
                 hint='messages are a list of {"role": ..., "content": ...}; roles and their order are the model\'s choice',

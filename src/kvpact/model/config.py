@@ -73,7 +73,9 @@ class DecoderConfig:
         """Read config.json's content. Raises UnsupportedModel (architecture or feature, by name) or ModelCorrupt (a size is missing)."""
         architecture = architecture_of(settings)
         refuse_unknown_features(architecture, settings)
-        sizes = {name: _size(settings, architecture, name) for name in ("hidden_size", "num_layers", "num_heads", "max_positions")}
+        sizes = {
+            name: _size(settings, architecture.spellings[name]) for name in ("hidden_size", "num_layers", "num_heads", "max_positions")
+        }
         inner = settings.get(architecture.spellings["intermediate_size"])
         if inner is None:
             if architecture.gated:
@@ -81,7 +83,7 @@ class DecoderConfig:
             inner = 4 * sizes["hidden_size"]
         return cls(
             architecture=architecture,
-            vocab_size=_required(settings, "vocab_size"),
+            vocab_size=_size(settings, "vocab_size"),
             intermediate_size=inner,
             num_kv_heads=settings.get("num_key_value_heads") or sizes["num_heads"],
             head_dim=settings.get("head_dim") or architecture.head_dim or sizes["hidden_size"] // sizes["num_heads"],
@@ -113,14 +115,13 @@ def _lacks(key: str) -> ModelCorrupt:
     return ModelCorrupt(f"config.json lacks {key}", hint="fetch the model again, with its own config.json")
 
 
-def _required(settings: Mapping[str, Any], key: str) -> Any:
-    if settings.get(key) is None:
+def _size(settings: Mapping[str, Any], key: str) -> int:
+    value = settings.get(key)
+    if value is None:
         raise _lacks(key)
-    return settings[key]
-
-
-def _size(settings: Mapping[str, Any], architecture: Architecture, name: str) -> int:
-    return int(_required(settings, architecture.spellings[name]))
+    if not isinstance(value, int) or value < 1:
+        raise ModelCorrupt(f"config.json: {key} is {value!r}", hint="fetch the model again; sizes count from 1")
+    return value
 
 
 def _flag(settings: Mapping[str, Any], rule: bool | str) -> bool:
