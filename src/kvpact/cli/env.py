@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,11 @@ def _memory_bytes() -> int | None:
 
 
 def _native_core() -> dict[str, Any]:
+    if find_spec("kvpact._native") is None:
+        return {"built": False, "why": "kvpact was installed without a compiler, or runs from its sources"}
     try:
-        from kvpact import _native  # absent after an installation with KVPACT_PURE=1
-    except ImportError as error:
+        from kvpact import _native
+    except ImportError as error:  # built for another interpreter or processor
         return {"built": False, "why": str(error)}
     return {"built": True, **_native.build_info()}
 
