@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from kvpact import LLM, Engine, SamplingParams
 from machine import describe
+
+from kvpact import LLM, Engine, SamplingParams
 
 QUESTION = "Explain in a few sentences why the sky is blue in the day and red in the evening."
 COMPANY = ("Hello", "Write a long story about a lighthouse. " * 40, "What is the capital of France?")
