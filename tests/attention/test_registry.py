@@ -13,7 +13,8 @@ from kvpact.attention.lowering import SEE_ALL
 from kvpact.attention.registry import BackendRegistry
 from kvpact.attention.verify import TOLERANCE
 from kvpact.errors import BackendUntrue, InvalidConfig
-from kvpact.ops.base import AttentionInputs, KeySpan, LayerCache, Operators
+from kvpact.ops.base import AttentionInputs, KeySpan, Operators
+from kvpact.ops.layout import LayerCache
 from kvpact.ops.torch_ops import TorchOperators
 from kvpact.visibility import Part, Visibility
 

@@ -16,7 +16,8 @@ from kvpact.attention.metadata import StepArrays, build_inputs
 from kvpact.cache.spec import GroupKind, LayerGroup
 from kvpact.errors import LawBroken
 from kvpact.ids import PAD_SLOT
-from kvpact.ops.base import AttentionInputs, KeySpan, LayerCache, Operators
+from kvpact.ops.base import AttentionInputs, KeySpan, Operators
+from kvpact.ops.layout import LayerCache
 from kvpact.ops.reference import ReferenceOperators
 from kvpact.ops.torch_ops import TorchOperators, _entries
 from kvpact.visibility import Visibility

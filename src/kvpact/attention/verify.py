@@ -12,7 +12,8 @@ from kvpact.attention.metadata import StepArrays, build_inputs
 from kvpact.cache.spec import GroupKind, LayerGroup
 from kvpact.errors import BackendUntrue
 from kvpact.ids import PAD_SLOT
-from kvpact.ops.base import LayerCache, Operators
+from kvpact.ops.base import Operators
+from kvpact.ops.layout import layer_cache
 from kvpact.ops.reference import ReferenceOperators
 from kvpact.visibility import Part, Visibility
 
@@ -124,7 +125,9 @@ def _run(
 ) -> torch.Tensor:
     """Write each request's past, then this step's rows, through the backend's own `write`; then attend."""
     q, stale, entries = tensors
-    cache = LayerCache(keys=stale[0].clone(), values=stale[1].clone())
+    cache = layer_cache(stale.new_empty(2, NUM_BLOCKS, stale[0, 0].numel()), ops.layout, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM)
+    cache.keys.copy_(stale[0])
+    cache.values.copy_(stale[1])
     inputs = build_inputs(group, step, applies=ops.applies, mode=mode)
     past = [
         int(step.block_table["full"][request, position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE

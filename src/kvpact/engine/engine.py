@@ -53,7 +53,7 @@ class Engine:
         dtype = decoder.dtype if config.kv_cache_dtype == "auto" else DTYPES[config.kv_cache_dtype]
         self.max_model_len = decoder.max_model_len
         self.spec = size_pool(config, decoder.layer_groups(), entry_bytes=dtype.itemsize, max_model_len=self.max_model_len)
-        self.storage = KVStorage(self.spec, dtype, touch=config.pool_touch)
+        self.storage = KVStorage(self.spec, dtype, touch=config.pool_touch, layout=ops.layout)
         self.manager = CacheManager(
             self.spec,
             allocator=config.allocator,

@@ -38,10 +38,12 @@ class Runner:
             for group in self._groups
         }
         positions = torch.from_numpy(batch.arrays.positions)
-        hidden = self._decoder.forward(torch.from_numpy(batch.token_ids), positions, inputs, self._storage)
-        return self._logits(hidden, torch.from_numpy(batch.row_indices))
+        self._decoder.forward(torch.from_numpy(batch.token_ids), positions, inputs, self._storage)
+        return self._logits(torch.from_numpy(batch.row_indices), len(batch.token_ids))
 
-    def _logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> NDArray[np.float32]:
+    def _logits(self, rows: torch.Tensor, num_tokens: int) -> NDArray[np.float32]:
+        if not len(rows):
+            return np.empty((0, 0), dtype=np.float32)
         if self._config.logits_rows == "all":
-            return self._decoder.logits(hidden)[rows].numpy()
-        return self._decoder.logits(hidden[rows]).numpy() if len(rows) else np.empty((0, 0), dtype=np.float32)
+            return self._decoder.logits(torch.arange(num_tokens))[rows].numpy()
+        return self._decoder.logits(rows).numpy()

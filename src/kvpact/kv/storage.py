@@ -12,7 +12,7 @@ from torch import Tensor
 from kvpact.cache.spec import CacheSpec
 from kvpact.errors import InvalidConfig
 from kvpact.ids import BlockId
-from kvpact.ops.base import LayerCache
+from kvpact.ops.layout import BlockLayout, LayerCache, layer_cache
 
 #: Regions start on a memory page's edge, so that a block never shares one with foreign data; touching writes one byte of each.
 MEMORY_PAGE = 4096
@@ -32,13 +32,14 @@ class CopyOrder(Protocol):
 class KVStorage:
     """Entries of every layer, zero at start. Nothing here knows sequences: places are given by block id.
 
-    A group's region is [layers, 2, num_blocks, block_size, K, D], so a block's copy or clearing is one call over all layers.
+    A group's region is [layers, 2, num_blocks, block_size * K * D], so a block's copy or clearing is one call over all layers;
+    `layout` says how a block's entries lie in it.
     touch: write to each memory page now, so that no request pays for page faults; otherwise the system hands out
     zeroed memory at first use. Raises InvalidConfig when dtype does not have the entry bytes that `spec` was sized for, or
     when the system refuses that much memory.
     """
 
-    def __init__(self, spec: CacheSpec, dtype: torch.dtype, *, touch: bool) -> None:
+    def __init__(self, spec: CacheSpec, dtype: torch.dtype, *, touch: bool, layout: BlockLayout = BlockLayout.TOKENS) -> None:
         if dtype.itemsize != spec.entry_bytes:
             raise InvalidConfig(
                 f"the cache is sized for entries of {spec.entry_bytes} bytes, {dtype} has {dtype.itemsize}",
@@ -50,15 +51,19 @@ class KVStorage:
         self._regions: dict[str, Tensor] = {}
         self._layers: dict[int, LayerCache] = {}
         for group in spec.groups:
-            shape = (len(group.layers), 2, spec.num_blocks, spec.block_size, group.num_kv_heads, group.head_dim)
+            shape = (len(group.layers), 2, spec.num_blocks, spec.block_size * group.num_kv_heads * group.head_dim)
             region = _zeroed(shape, dtype, touch=touch)
             self._regions[group.name] = region
             for place, layer in enumerate(group.layers):
-                self._layers[layer] = LayerCache(keys=region[place, 0], values=region[place, 1])
+                self._layers[layer] = layer_cache(region[place], layout, spec.block_size, group.num_kv_heads, group.head_dim)
 
     def layer(self, index: int) -> LayerCache:
         """Keys and values of decoder layer `index`, [num_blocks, block_size, K, D]; valid as long as the storage lives."""
         return self._layers[index]
+
+    def layers(self) -> tuple[LayerCache, ...]:
+        """Every layer's entries, by index."""
+        return tuple(self._layers[index] for index in sorted(self._layers))
 
     def copy_blocks(self, copies: Iterable[CopyOrder]) -> int:
         """Copy whole blocks, in the given order, over all layers of each one's group -> bytes written."""

@@ -39,7 +39,7 @@ def load_decoder(path: Path, *, ops: Operators, dtype: str = "auto", max_model_l
         stored = StoredTensors(_weight_files(path), stack)
         names = _match(config, stored)
         weight_dtype = _resolve_dtype(dtype, config, stored, names)
-        weights = assemble(config, lambda name: stored.fetch(names[name]).to(weight_dtype), ops.weight)
+        weights = assemble(config, lambda name: stored.fetch(names[name]).to(weight_dtype))
         fingerprint = _fingerprint(raw, stored, names, weight_dtype)
     return Decoder(config=config, weights=weights, ops=ops, dtype=weight_dtype, max_model_len=length, fingerprint=fingerprint)
 

@@ -9,48 +9,9 @@ import torch
 from torch import Tensor
 
 from kvpact.model.config import DecoderConfig
+from kvpact.ops.weights import Affine, LayerWeights, ModelWeights
 
 Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Affine:
-    """A matrix [out, in] with its bias [out], or a norm's weight [n] with its bias [n]; bias None where there is none."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerWeights:
-    """One layer's.
-
-    qkv: queries, keys, values stacked, [(H + 2K) D, hidden]. q_norm, k_norm: [D], or None. up: gate and up stacked where the MLP is
-    gated.
-    """
-
-    attention_norm: Affine
-    qkv: Affine
-    q_norm: Affine | None
-    k_norm: Affine | None
-    out: Affine
-    mlp_norm: Affine
-    up: Affine
-    down: Affine
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelWeights:
-    """embedding [vocab, hidden]; positions [max_positions, hidden] where they are learned; head [vocab, hidden].
-
-    A tied head is the embedding itself, the same object.
-    """
-
-    embedding: Tensor
-    positions: Tensor | None
-    layers: tuple[LayerWeights, ...]
-    final_norm: Affine
-    head: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +78,8 @@ def expected_tensors(config: DecoderConfig) -> dict[str, Shape]:
     return shapes
 
 
-def assemble(config: DecoderConfig, fetch: Callable[[str], Tensor], prepare: Callable[[Tensor], Tensor]) -> ModelWeights:
-    """Build the weights. fetch: a stored tensor by its expected name. prepare: `Operators.weight`, called once for each result."""
+def assemble(config: DecoderConfig, fetch: Callable[[str], Tensor]) -> ModelWeights:
+    """Build the weights. fetch: a stored tensor by its expected name."""
     architecture = config.architecture
     name = {role: f"{architecture.root}{stored}" for role, stored in architecture.globals_.items()}
 
@@ -127,21 +88,21 @@ def assemble(config: DecoderConfig, fetch: Callable[[str], Tensor], prepare: Cal
         if architecture.transposed and part.inputs:
             weights = [weight.T for weight in weights]
         bias = [fetch(f"{stored}.bias") for stored in part.names] if part.bias else None
-        return Affine(weight=prepare(_stack(weights)), bias=None if bias is None else prepare(_stack(bias)))
+        return Affine(weight=_stack(weights), bias=None if bias is None else _stack(bias))
 
     layers = []
     for index in range(config.num_layers):
         parts: dict[str, Affine | None] = {"q_norm": None, "k_norm": None}
         parts.update({part: affine(stored) for part, stored in stored_parts(config, index).items()})
         layers.append(LayerWeights(**parts))  # type: ignore[arg-type]  # only the two head norms may be None
-    embedding = prepare(fetch(f"{name['embedding']}.weight"))
+    embedding = fetch(f"{name['embedding']}.weight")
     final_norm = StoredPart(names=(name["final_norm"],), rows=(config.hidden_size,), inputs=0, bias=architecture.norm == "layer")
     return ModelWeights(
         embedding=embedding,
-        positions=prepare(fetch(f"{name['positions']}.weight")) if "positions" in name else None,
+        positions=fetch(f"{name['positions']}.weight") if "positions" in name else None,
         layers=tuple(layers),
         final_norm=affine(final_norm),
-        head=embedding if config.tied else prepare(fetch("lm_head.weight")),
+        head=embedding if config.tied else fetch("lm_head.weight"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -10,6 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from kvpact.ops.layout import BlockLayout, LayerCache
+from kvpact.ops.weights import ModelWeights
 from kvpact.visibility import Part, Visibility
 
 
@@ -87,51 +90,96 @@ def _read(first_row: int, last_row: int, span: KeySpan, table: Tensor, block_siz
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerCache:
-    """One layer's entries: keys and values [num_blocks, block_size, K, D], keys after rotation."""
+class DecoderShape:
+    """The sizes and kinds that a decoder's arithmetic needs.
 
-    keys: Tensor
-    values: Tensor
+    norm: "rms" or "layer". activation: silu, gelu or gelu_tanh; gated: it gates a second half of the up projection.
+    scale: of the scores. rotation: cos and sin by position, [max_model_len, D / 2] each, where positions are rotary.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm: str
+    norm_eps: float
+    activation: str
+    gated: bool
+    scale: float
+    rotation: tuple[Tensor, Tensor] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreStep:
+    """One step for a core. token_ids, positions: int64 [T]. inputs, caches: one per layer; layers of a group share the same object."""
+
+    token_ids: Tensor
+    positions: Tensor
+    inputs: Sequence[AttentionInputs]
+    caches: Sequence[LayerCache]
+
+
+class DecoderCore(ABC):
+    """One model's arithmetic from token ids to logits. It holds the rows [T, hidden] of the step under way.
+
+    A step: begin; for each layer project, attend, merge, expand, contract; finish; then logits.
+    """
+
+    @abstractmethod
+    def begin(self, step: CoreStep) -> None:
+        """Embed the step's tokens; what the step before left is gone."""
+
+    @abstractmethod
+    def project(self, layer: int) -> None:
+        """Norm, then queries, keys and values, normed by head where the model does, rotated; keys and values are written at
+        their slots. Raises when a slot is out of range, and then nothing was written."""
+
+    @abstractmethod
+    def attend(self, layer: int) -> None:
+        """Each query over the entries it may see, as they are stored, its own included."""
+
+    @abstractmethod
+    def merge(self, layer: int) -> None:
+        """The output projection, added to the rows."""
+
+    @abstractmethod
+    def expand(self, layer: int) -> None:
+        """Norm, then the MLP's up projection and its activation."""
+
+    @abstractmethod
+    def contract(self, layer: int) -> None:
+        """The MLP's down projection, added to the rows."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """The final norm."""
+
+    @abstractmethod
+    def hidden(self) -> Tensor:
+        """The rows as they are, [T, hidden]; valid until the next call."""
+
+    @abstractmethod
+    def logits(self, rows: Tensor) -> Tensor:
+        """The vocabulary projection of some rows, int64 [n] -> fp32 [n, vocab]; valid until the next call."""
 
 
 class Operators(ABC):
-    """What a decoder needs between embedding and logits.
+    """A backend.
 
     name: as in `--switch ops=`. promises_bits: whether a row's bits are independent of its company. applies: the parts of
     visibility that `attention` applies by itself; verified when the backend registers, and refused when untrue.
+    layout: how the entries of a block lie in memory.
     """
 
     name: ClassVar[str]
     promises_bits: ClassVar[bool]
     applies: ClassVar[frozenset[Part]]
+    layout: ClassVar[BlockLayout] = BlockLayout.TOKENS
 
     @abstractmethod
-    def weight(self, tensor: Tensor) -> Tensor:
-        """Prepare a weight once, at load. What comes back is only ever given to this backend."""
-
-    @abstractmethod
-    def embedding(self, table: Tensor, ids: Tensor) -> Tensor:
-        """Rows `ids` [T] of `table` [vocab, hidden] -> [T, hidden] in the compute dtype."""
-
-    @abstractmethod
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x [T, in], weight [out, in], bias [out] -> [T, out]."""
-
-    @abstractmethod
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019)."""
-
-    @abstractmethod
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """(x - mean) / sqrt(var + eps) * weight + bias over the last dimension (Ba et al. 2016)."""
-
-    @abstractmethod
-    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotate pairs (i, i + D/2) of x [T, heads, D] by cos, sin [T, D/2] (Su et al. 2021, as Hugging Face lays it out)."""
-
-    @abstractmethod
-    def activation(self, x: Tensor, name: str) -> Tensor:
-        """Elementwise `name`: silu, gelu (exact) or gelu_tanh."""
+    def core(self, shape: DecoderShape, weights: ModelWeights) -> DecoderCore:
+        """A model's arithmetic; weights are prepared here, once."""
 
     @abstractmethod
     def write(self, cache: LayerCache, slots: Tensor, keys: Tensor, values: Tensor) -> None:

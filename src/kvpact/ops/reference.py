@@ -8,12 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvpact.ops.base import AttentionInputs, KeySpan, LayerCache, Operators
+from kvpact.ops.base import AttentionInputs, KeySpan
+from kvpact.ops.composed import PrimitiveOperators
+from kvpact.ops.layout import LayerCache
 from kvpact.ops.slots import checked_slots
 from kvpact.visibility import Part
 
 
-class ReferenceOperators(Operators):
+class ReferenceOperators(PrimitiveOperators):
     """Formulas as the papers have them, in float64. It applies every part of visibility by asking `visible`."""
 
     name: ClassVar[str] = "reference"

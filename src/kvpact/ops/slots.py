@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kvpact.errors import LawBroken
 from kvpact.ids import PAD_SLOT
-from kvpact.ops.base import LayerCache
+from kvpact.ops.layout import LayerCache
 
 
 def checked_slots(slots: Tensor, cache: LayerCache) -> bool:

@@ -12,14 +12,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own spelling
 from torch import Tensor
 
-from kvpact.ops.base import AttentionInputs, LayerCache, Operators, RequestRead
+from kvpact.ops.base import AttentionInputs, RequestRead
+from kvpact.ops.composed import PrimitiveOperators
+from kvpact.ops.layout import LayerCache
 from kvpact.ops.slots import checked_slots
 from kvpact.visibility import Part
 
 _GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
-class TorchOperators(Operators):
+class TorchOperators(PrimitiveOperators):
     """Every part of visibility reaches it as a mask: it applies none by itself."""
 
     name: ClassVar[str] = "torch"
