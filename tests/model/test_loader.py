@@ -44,7 +44,7 @@ def configure(folder: Path, **changes: object) -> None:
 
 
 def test_stacked_and_tied_weights_hold_what_is_stored(folder: Path) -> None:
-    stored, weights = load_file(folder / "model.safetensors"), load(folder)._weights
+    stored, weights = load_file(folder / "model.safetensors"), load(folder)._core._weights
     attention = "model.layers.1.self_attn"
     assert torch.equal(weights.layers[1].qkv.weight, torch.cat([stored[f"{attention}.{part}_proj.weight"] for part in "qkv"]))
     assert torch.equal(weights.layers[0].up.weight[48:], stored["model.layers.0.mlp.up_proj.weight"])
@@ -56,7 +56,7 @@ def test_conv1d_weights_are_turned_and_names_may_lack_the_root(tmp_path: Path) -
     config = GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None)
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     stored, rooted = load_file(tmp_path / "model.safetensors"), load(tmp_path)
-    assert torch.equal(rooted._weights.layers[0].qkv.weight, stored["transformer.h.0.attn.c_attn.weight"].T)
+    assert torch.equal(rooted._core._weights.layers[0].qkv.weight, stored["transformer.h.0.attn.c_attn.weight"].T)
 
     def as_published(weights: Weights) -> None:
         for name in list(weights):
@@ -65,7 +65,7 @@ def test_conv1d_weights_are_turned_and_names_may_lack_the_root(tmp_path: Path) -
 
     rewrite(tmp_path, as_published)
     rootless = load(tmp_path)
-    assert torch.equal(rootless._weights.layers[1].down.weight, rooted._weights.layers[1].down.weight)
+    assert torch.equal(rootless._core._weights.layers[1].down.weight, rooted._core._weights.layers[1].down.weight)
 
 
 def test_shards_make_the_same_weights(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -73,7 +73,7 @@ def test_shards_make_the_same_weights(folder: Path, tmp_path_factory: pytest.Tem
     LlamaForCausalLM.from_pretrained(folder).save_pretrained(sharded, max_shard_size="20KB")
     shards = sorted(sharded.glob("model-*.safetensors"))
     assert len(shards) > 2
-    assert torch.equal(load(sharded)._weights.layers[1].up.weight, load(folder)._weights.layers[1].up.weight)
+    assert torch.equal(load(sharded)._core._weights.layers[1].up.weight, load(folder)._core._weights.layers[1].up.weight)
     shards[1].unlink()
     with pytest.raises(ModelCorrupt, match="is named by the index and is not there"):
         load(sharded)
@@ -132,7 +132,7 @@ def test_dtype_auto_is_the_configs_else_the_stored_one(folder: Path) -> None:
     configure(folder, dtype=None)
     assert load(folder).dtype == torch.float16
     configure(folder, torch_dtype="bfloat16")
-    assert load(folder)._weights.layers[0].qkv.weight.dtype == torch.bfloat16
+    assert load(folder)._core._weights.layers[0].qkv.weight.dtype == torch.bfloat16
     with pytest.raises(InvalidConfig, match="dtype is 'int8'"):
         load(folder, "int8")
     rewrite(folder, lambda weights: weights.update({"model.norm.weight": torch.zeros(32, dtype=torch.int8)}))
@@ -160,7 +160,7 @@ def test_max_model_len_is_all_positions_or_the_given_length(folder: Path) -> Non
 
 def test_what_is_not_stacked_lies_in_the_file_and_is_not_copied(folder: Path) -> None:
     """The mapping of the whole file backs each tensor, so its storage is larger than the tensor."""
-    weights = load(folder)._weights
+    weights = load(folder)._core._weights
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("mappings are read from Linux's /proc")
