@@ -323,6 +323,13 @@ class CacheMachine(RuleBasedStateMachine):
             self.manager.check()
 
     @invariant()
+    def counters_are_what_a_recount_gives(self):
+        if self.started and "laws" in self.detectors:
+            for pool in (cache.pool for cache in self.manager.groups):
+                assert pool.num_written_slots == sum(block.num_written for block in pool.blocks[1:] if not block.is_free)
+                assert pool.num_cached == sum(block.link is not None for block in pool.free_queue)
+
+    @invariant()
     def the_model_agrees(self):
         if self.started and "model" in self.detectors:
             for seq in self.manager._sequences.values():

@@ -256,14 +256,17 @@ def test_a_write_into_a_shared_findable_block_goes_to_a_copy(build, identity, co
 def test_truncated_tokens_are_not_published_under_their_old_key(build, identity, compute):
     manager = build()
     seq = manager.open(range(8), identity)
-    compute(manager, seq, 7)
-    manager.lookup(manager.open(range(9), identity))
+    compute(manager, seq)
+    manager.reset_prefix_cache()
     seq.truncate(6)
     seq.append(50)
     seq.append(51)
     compute(manager, seq)
-    assert manager.lookup(manager.open([*range(8), 9], identity)).num_tokens == 4
-    assert manager.lookup(manager.open([0, 1, 2, 3, 4, 5, 50, 51, 52], identity)).num_tokens == 8
+    seq.preempt()
+    assert manager.lookup(manager.open([*range(8), 9], identity)).num_tokens == 0
+    link = manager.groups[0].pool.blocks[2].link
+    assert link is not None
+    assert link.prefix() == (0, 1, 2, 3, 4, 5, 50, 51)
 
 
 def test_preemption_keeps_tokens_and_finds_its_own_blocks_again(build, identity, compute):

@@ -55,3 +55,22 @@ def test_a_held_block_is_not_taken_again(pool):
     assert free(pool) == [1, 3, 4]
     with pytest.raises(AssertionError, match="block 2 is not free"):
         pool.take(pool.blocks[2])
+
+
+def test_written_slots_follow_take_share_drop_and_restore(pool):
+    first, second = pool.blocks[1], pool.blocks[2]
+    pool.take(first)
+    pool.take(second)
+    pool.note_written(first, 4)
+    pool.note_written(second, 1)
+    assert pool.num_written_slots == 5
+    pool.share(first)
+    pool.drop(first)
+    assert pool.num_written_slots == 5
+    pool.drop(first)
+    assert pool.num_written_slots == 1
+    pool.share(first)
+    assert pool.num_written_slots == 5
+    pool.restore(first)
+    pool.take(first)
+    assert pool.num_written_slots == 1

@@ -73,6 +73,13 @@ def test_colliding_keys_are_never_trusted(build, identity, compute):
         compute(manager, seq)
 
 
+def test_two_identities_with_one_root_key_stay_apart(build, identity, compute):
+    manager = build(digest=lambda data: b"root" if data.startswith(frame([b"root"])) else sha256(data))
+    compute(manager, manager.open(range(9), identity))
+    assert manager.lookup(manager.open(range(9), identity)).num_tokens == 8
+    assert manager.lookup(manager.open(range(9), replace(identity, cache_salt="X"))).num_tokens == 0
+
+
 def test_among_many_collisions_only_the_own_prefix_is_found(build, identity, compute):
     manager = build(digest=one_byte, block_size=1, num_blocks=1200)
     for start in range(100):

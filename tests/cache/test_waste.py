@@ -27,3 +27,6 @@ def test_internal_waste_is_half_a_block_a_sequence(block_size: int, least: float
     usage = manager.usage()
     assert least < usage.internal_waste < most
     assert usage.allocated_slots == usage.held * block_size
+    counts = manager.counts()
+    assert (counts.written_slots, counts.allocated_slots, counts.held) == (usage.used_slots, usage.allocated_slots, usage.held)
+    assert counts.available == usage.free + usage.cached

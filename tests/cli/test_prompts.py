@@ -66,7 +66,7 @@ def test_a_line_separator_inside_a_json_string_is_no_end_of_line() -> None:
         ('{"prompt": "a", "messages": []}', "not exactly one of"),
         ('{"prompt": "a", "max_token": 4}', "unknown field max_token"),
         ('{"prompt": "a", "max_tokens": 0}', "max_tokens is 0"),
-        ('{"prompt": "a", "temperature": "hot"}', "wrong type"),
+        ('{"prompt": "a", "temperature": "hot"}', "temperature is 'hot'"),
         ('{"prompt": 4}', "prompt is 4"),
         ('{"prompt": "a", "raw": "yes"}', "raw is 'yes'"),
         ('{"prompt_token_ids": [1, -1]}', "prompt_token_ids is [1, -1]"),

@@ -68,8 +68,7 @@ def test_a_prefix_hit_equals_a_cold_run(make_engine: MakeEngine, alone, architec
     run(engine, [prompt(33)], whole_rows())
     for length in (7, 16, 17, 33, 61):
         output = run(engine, [prompt(length)], whole_rows())[0]
-        shared = min(length, 44)
-        assert output.num_cached_tokens >= (min(length - 1, 32) // 4 * 4), f"no hit of {shared} tokens"
+        assert output.num_cached_tokens >= min(length - 1, 32) // 4 * 4
         assert error(rows_of(output), alone(architecture, length)) < BOUND
 
 
@@ -78,10 +77,9 @@ def test_a_prefix_hit_equals_a_cold_run(make_engine: MakeEngine, alone, architec
 def test_a_preempted_and_resumed_choice_equals_an_undisturbed_one(
     make_engine: MakeEngine, alone, architecture: str, allocator: str
 ) -> None:
-    engine = make_engine(architecture, f"allocator={allocator}", "block_size=4", "prefix_reuse=off")
-    block_bytes = engine.spec.block_bytes()
-    engine = make_engine(architecture, f"allocator={allocator}", "block_size=4", kv_cache_memory=block_bytes * 32)
-    lengths = (61, 33, 18)
+    block_bytes = make_engine(architecture, "block_size=4").spec.block_bytes()
+    engine = make_engine(architecture, f"allocator={allocator}", "block_size=4", kv_cache_memory=block_bytes * 13)
+    lengths = (7, 15, 1)
     outputs = run(engine, [prompt(length) for length in lengths], whole_rows())
     assert sum(output.metrics.num_preemptions for output in outputs) > 0
     for length, output in zip(lengths, outputs, strict=True):

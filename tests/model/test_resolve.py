@@ -116,17 +116,16 @@ def test_built_in_models_name_checksums_and_terms():
     assert "ai.google.dev/gemma/terms" in str(BUILTIN_MODELS["gemma3-270m"].notice)
 
 
-def test_a_later_start_is_quick_and_imports_no_converter(smollm2):
+def test_a_later_start_imports_no_converter(smollm2):
     code = (
-        "import sys, time; t = time.perf_counter()\n"
-        "from kvpact.model.resolve import resolve; files = resolve(); took = time.perf_counter() - t\n"
+        "import sys\n"
+        "from kvpact.model.resolve import resolve; files = resolve()\n"
         "heavy = {'gguf', 'numpy', 'torch', 'rich', 'huggingface_hub', 'transformers'} & set(sys.modules)\n"
-        "print(took, sorted(heavy), files.path)"
+        "print(sorted(heavy), files.path)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    took, heavy, path = out.stdout.split(" ", 2)
+    heavy, path = out.stdout.split(" ", 1)
     assert (heavy, Path(path.strip()), out.stderr) == ("[]", smollm2.path, "")
-    assert float(took) < 0.3
 
 
 def test_the_default_model_is_the_file_that_its_name_stands_for(smollm2):

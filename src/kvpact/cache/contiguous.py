@@ -80,14 +80,25 @@ def free_run(pool: BlockPool, start: int, limit: int) -> list[Block]:
 
 
 def find_region(pool: BlockPool, sizes: tuple[int, ...]) -> list[Block]:
-    """The lowest run of free blocks of the first of `sizes` that exists; empty when none does."""
+    """The lowest run of free blocks of the first of `sizes` that exists; empty when none does.
+
+    A run that holds nothing findable is preferred: moving a region must not cost others their hits while there is room.
+    """
     for size in sizes:
-        run: list[Block] = []
-        for block in pool.blocks[1:]:
-            if block.is_free:
-                run.append(block)
-            else:
-                run.clear()
-            if len(run) == size:
+        for spare_findable in (True, False):
+            run = _lowest_run(pool, size, spare_findable=spare_findable)
+            if run:
                 return run
+    return []
+
+
+def _lowest_run(pool: BlockPool, size: int, *, spare_findable: bool) -> list[Block]:
+    run: list[Block] = []
+    for block in pool.blocks[1:]:
+        if block.is_free and not (spare_findable and block.link is not None):
+            run.append(block)
+        else:
+            run.clear()
+        if len(run) == size:
+            return run
     return []

@@ -42,9 +42,9 @@ class GroupCache:
         table = reservation.seq.tables[self.name]
         first, num_full = reservation.start // self.block_size, reservation.end // self.block_size
         for source, target in change.copies:
-            target.num_written = source.num_written
+            self.pool.note_written(target, source.num_written)
         for index in range(first, len(table.blocks)):
-            table.blocks[index].num_written = min(self.block_size, reservation.end - index * self.block_size)
+            self.pool.note_written(table.blocks[index], min(self.block_size, reservation.end - index * self.block_size))
         if publish:
             for index in range(first, num_full):
                 self.pool.publish(table.blocks[index], table.chain.link(reservation.seq.tokens, index))

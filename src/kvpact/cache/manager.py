@@ -18,7 +18,7 @@ from kvpact.cache.reservation import BlockCopy, GroupChange, PrefixHit, Reservat
 from kvpact.cache.sequence import Sequence
 from kvpact.cache.spec import CacheSpec, LayerGroup
 from kvpact.cache.table import BlockTable
-from kvpact.cache.usage import PoolUsage, usage_of
+from kvpact.cache.usage import PoolCounts, PoolUsage, counts_of, usage_of
 from kvpact.cache.view import view_of
 from kvpact.errors import CacheFull, InvalidConfig, LawBroken
 from kvpact.ids import SequenceId, TokenId
@@ -140,8 +140,12 @@ class CacheManager:
         self._undo(reservation.changes, written=written)
         reservation.seq.settle()
 
+    def counts(self) -> PoolCounts:
+        """How full the fullest pool is, now; costs nothing."""
+        return counts_of(self.groups)
+
     def usage(self) -> PoolUsage:
-        """How full the pools are, now."""
+        """How full the pools are, now, entry by entry; costs a look at every live table."""
         return usage_of(self.spec, self.groups, tuple(self._sequences.values()), queried=self._num_queried_tokens, hit=self._num_hit_tokens)
 
     def reset_prefix_cache(self) -> None:

@@ -19,6 +19,7 @@ class BlockPool:
         self.blocks = [Block(BlockId(block_id)) for block_id in range(num_blocks)]
         self.free_queue = FreeQueue()
         self.num_cached = 0
+        self.num_written_slots = 0
         for block in self.blocks[NULL_BLOCK + 1 :]:
             self.free_queue.append(block)
 
@@ -42,7 +43,13 @@ class BlockPool:
         if block.link is not None:
             self.unpublish(block)
         block.ref_count = 1
-        block.num_written = 0
+        self.note_written(block, 0)
+
+    def note_written(self, block: Block, num_entries: int) -> None:
+        """Entries [0, num_entries) of the block are written. num_written_slots adds them up over the held blocks."""
+        if not block.is_free:
+            self.num_written_slots += num_entries - block.num_written
+        block.num_written = num_entries
 
     def share(self, block: Block) -> None:
         """Hold a block for the entries that it has: one more holder, or the first one of a free but findable block."""
@@ -82,6 +89,7 @@ class BlockPool:
     def _leave_queue(self, block: Block) -> None:
         self.free_queue.remove(block)
         self.num_cached -= block.link is not None
+        self.num_written_slots += block.num_written
 
     def _lose_holder(self, block: Block) -> bool:
         assert block.ref_count > 0, f"block {block.block_id} is given back, but nobody holds it"
@@ -89,4 +97,5 @@ class BlockPool:
         if block.ref_count:
             return False
         self.num_cached += block.link is not None
+        self.num_written_slots -= block.num_written
         return True

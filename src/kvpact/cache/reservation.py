@@ -59,7 +59,7 @@ class GroupChange:
         link, num_written = block.link, block.num_written
 
         def undo() -> None:
-            block.num_written = num_written
+            self.pool.note_written(block, num_written)
             self.pool.restore(block)
 
         self.pool.take(block)

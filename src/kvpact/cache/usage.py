@@ -47,6 +47,33 @@ class PoolUsage(GroupUsage):
     groups: Mapping[str, GroupUsage]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PoolCounts:
+    """The fullest group's blocks, counted as they change: what a step may ask for at no cost.
+
+    available: free, findable or not. written_slots: entries that commits left in held blocks; a truncate does not lower it.
+    """
+
+    total: int
+    available: int
+    held: int
+    written_slots: int
+    allocated_slots: int
+
+
+def counts_of(groups: Iterable[GroupCache]) -> PoolCounts:
+    """Read the counters of the group with most blocks held."""
+    cache = max(groups, key=lambda cache: cache.pool.num_held)
+    pool = cache.pool
+    return PoolCounts(
+        total=pool.total,
+        available=pool.num_available,
+        held=pool.num_held,
+        written_slots=pool.num_written_slots,
+        allocated_slots=pool.num_held * cache.block_size,
+    )
+
+
 def group_usage(cache: GroupCache, sequences: Iterable[Sequence]) -> GroupUsage:
     """Count one group. Cost: the tables of the live sequences, not the pool."""
     used: dict[BlockId, int] = {}

@@ -12,15 +12,15 @@ class PoolMeter:
         self.num_steps = 0
         self.peak_blocks = 0
         self._allocated_slots = 0
-        self._used_slots = 0
+        self._written_slots = 0
 
     def record(self, manager: CacheManager) -> None:
-        usage = manager.usage()
+        counts = manager.counts()
         self.num_steps += 1
-        self.peak_blocks = max(self.peak_blocks, usage.held)
-        self._allocated_slots += usage.allocated_slots
-        self._used_slots += usage.used_slots
+        self.peak_blocks = max(self.peak_blocks, counts.held)
+        self._allocated_slots += counts.allocated_slots
+        self._written_slots += counts.written_slots
 
     @property
     def internal_waste(self) -> float:
-        return 1 - self._used_slots / self._allocated_slots if self._allocated_slots else 0.0
+        return 1 - self._written_slots / self._allocated_slots if self._allocated_slots else 0.0

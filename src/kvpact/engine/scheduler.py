@@ -162,11 +162,11 @@ class Scheduler:
 
     def _has_room(self, choice: Choice, missing: int) -> bool:
         """Whether admitting `choice` now is sensible: all its known tokens fit, or, without preemption, its whole life."""
-        usage = self._manager.usage()
+        counts = self._manager.counts()
         if self._config.preemption == "off":
             lives = [*self._running, choice]
-            return sum(other.seats * self._blocks(other.request.max_total_tokens) for other in lives) <= usage.total
-        return not self._running or self._blocks(missing) <= usage.free + usage.cached
+            return sum(other.seats * self._blocks(other.request.max_total_tokens) for other in lives) <= counts.total
+        return not self._running or self._blocks(missing) <= counts.available
 
     def _blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._config.block_size)
