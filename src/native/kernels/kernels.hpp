@@ -20,6 +20,17 @@ struct PackedLinear {
   DType dtype;
 };
 
+// Packs some panels of row-major weights; calls for different panels of one matrix may run at the same time.
+struct LinearPackCall {
+  const void* weight;  // [out_features, in_features], of dtype
+  int64_t ldw;         // elements from one output's weights to the next's
+  int64_t out_features;
+  int64_t in_features;
+  DType dtype;
+  int64_t panel_begin, panel_end;
+  void* packed;  // of linear_packed_bytes
+};
+
 // y[r, o] = ((sum over k ascending of x[r, k] * w[o, k]) + bias[o]) + residual[r, o], for the outputs of some panels.
 // Leading dimensions count floats. y overlaps neither x nor residual: partial sums lie in y between blocks of k.
 struct LinearCall {
@@ -39,7 +50,7 @@ struct Kernels {
   const char* isa;
   // Outputs and inputs of any number from 1.
   int64_t (*linear_packed_bytes)(int64_t out_features, int64_t in_features, DType dtype);
-  void (*linear_pack)(const void* weight, int64_t out_features, int64_t in_features, DType dtype, void* packed);  // from row-major
+  void (*linear_pack)(const LinearPackCall& call);
   void (*linear)(const LinearCall& call);
 };
 
