@@ -12,7 +12,7 @@ constexpr int kWidth = static_cast<int>(kPanelWidth);
 constexpr int kTileRows = kAccumulators / 2;  // 6 x 16 with AVX2: twelve FMA to eight loads
 constexpr int64_t kBlockOfK = 768;            // six rows of x are 18 KB and stay in L1 while the panels of a group pass
 constexpr int64_t kGroup = 8;                 // panels that all rows work through before the next: 384 KB of weights, in L2
-constexpr int64_t kPrefetchBytes = 1024;      // how far ahead in a panel; hides L2, and half of the memory's latency
+constexpr int64_t kPrefetchBytes = 2048;      // how far ahead in a panel; hides L2, and half of the memory's latency
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -45,11 +45,14 @@ struct Block {
   const float* bias;
   const float* residual;
   int64_t ldr;
+  const char* ahead;  // where this tile's share of the next block's first panel begins
+  int64_t ahead_step;  // bytes of it for each k
 };
 
 template <class T>
 Block<T> at_panel(Block<T> b, int64_t panel) {
   b.w += panel * b.panel_stride;
+  b.ahead += panel * b.panel_stride * static_cast<int64_t>(sizeof(T));
   b.y += panel * kWidth;
   if (b.bias) b.bias += panel * kWidth;
   if (b.residual) b.residual += panel * kWidth;
@@ -69,23 +72,27 @@ KVPACT_INLINE void finish_tile(const Block<T>& b, Vec (&sum)[Rows][2 * Panels]) 
 }
 
 template <class T, int Rows, int Panels>
-void tile(const Block<T>& b) {
+KVPACT_NOINLINE void tile(const Block<T>& b) {
   Vec sum[Rows][2 * Panels];
   KVPACT_UNROLL for (int r = 0; r < Rows; r++) {
     KVPACT_UNROLL for (int j = 0; j < 2 * Panels; j++) sum[r][j] = b.first ? zero() : load(b.y + r * b.ldy + j * kLanes);
   }
   const float* x = b.x;
   const T* w = b.w;
-  const int64_t ldx = b.ldx, stride = b.panel_stride, num_k = b.num_k;
-  for (int64_t k = 0; k < num_k; k++, w += kWidth) {
-    Vec weight[2 * Panels];
+  const char* ahead = b.ahead;
+  const int64_t ldx = b.ldx, stride = b.panel_stride, num_k = b.num_k, ahead_step = b.ahead_step;
+  for (int64_t k = 0; k < num_k; k++, w += kWidth, ahead += ahead_step) {
     KVPACT_UNROLL for (int p = 0; p < Panels; p++) {
-      load_row(w + p * stride, weight[2 * p], weight[2 * p + 1]);
-      prefetch(reinterpret_cast<const char*>(w + p * stride) + kPrefetchBytes);
-    }
-    KVPACT_UNROLL for (int r = 0; r < Rows; r++) {
-      Vec value = set1(x[r * ldx + k]);
-      KVPACT_UNROLL for (int j = 0; j < 2 * Panels; j++) sum[r][j] = fma(value, weight[j], sum[r][j]);
+      Vec left, right;
+      load_row(w + p * stride, left, right);
+      if (Panels == 1) prefetch(reinterpret_cast<const char*>(w) + kPrefetchBytes);
+      if (Panels == 1) prefetch_l2(ahead);
+      if (Panels > 1 && sizeof(T) == 2) prefetch_l2(w + (p + Panels) * stride);
+      KVPACT_UNROLL for (int r = 0; r < Rows; r++) {
+        Vec value = set1(x[r * ldx + k]);
+        sum[r][2 * p] = fma(value, left, sum[r][2 * p]);
+        sum[r][2 * p + 1] = fma(value, right, sum[r][2 * p + 1]);
+      }
     }
   }
   finish_tile<T, Rows, Panels>(b, sum);
@@ -94,7 +101,7 @@ void tile(const Block<T>& b) {
 // With few rows, several panels side by side keep enough sums in flight to hide the latency of FMA.
 template <class T, int Rows>
 void full_panels(const Block<T>& b, int64_t num_full) {
-  constexpr int kFit = kAccumulators / (2 * Rows);
+  constexpr int kFit = (kAccumulators - (sizeof(T) == 2 ? 2 : 0)) / (2 * Rows);  // widening takes two registers; a spilled sum costs half the speed
   constexpr int kPanels = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
   int64_t p = 0;
   for (; p + kPanels <= num_full; p += kPanels) tile<T, Rows, kPanels>(at_panel(b, p));
@@ -171,11 +178,20 @@ void all_rows(const LinearCall& call) {
     const int64_t full = least(p1, num_out / kWidth) - p0;
     const int64_t padded = p1 * kWidth > num_out ? num_out % kWidth : 0;
     for (int64_t i = 0; i < num_blocks; i++) {
-      Block<T> b = block_of<T>(call, p0, num_in * i / num_blocks, num_in * (i + 1) / num_blocks);
+      const int64_t k0 = num_in * i / num_blocks, k1 = num_in * (i + 1) / num_blocks;
+      Block<T> b = block_of<T>(call, p0, k0, k1);
+      const T* next = b.w;
+      if (i + 1 < num_blocks) next += b.num_k * kWidth;
+      else if (p1 < call.panel_end) next += (p1 - p0) * b.panel_stride - k0 * kWidth;
+      const int64_t num_tiles = call.rows < kTileRows ? 1 : call.rows / kTileRows;
+      const int64_t block_bytes = b.num_k * kWidth * static_cast<int64_t>(sizeof(T));
+      b.ahead = reinterpret_cast<const char*>(next);
+      b.ahead_step = (kWidth * static_cast<int64_t>(sizeof(T)) + num_tiles - 1) / num_tiles;
       for (int64_t r = 0; r < call.rows; r += kTileRows) {
         some_rows(least(call.rows - r, kTileRows), b, full, padded);
         b.x += kTileRows * b.ldx;
         b.y += kTileRows * b.ldy;
+        b.ahead += block_bytes / num_tiles;
         if (b.residual) b.residual += kTileRows * b.ldr;
       }
     }

@@ -22,6 +22,7 @@
 #define KVPACT_UNROLL _Pragma("GCC unroll 16")
 #endif
 #define KVPACT_INLINE static inline __attribute__((always_inline))
+#define KVPACT_NOINLINE __attribute__((noinline))
 
 namespace kvpact::KVPACT_ISA_NS {
 
