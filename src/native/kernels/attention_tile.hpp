@@ -1,0 +1,189 @@
+// The arithmetic of one tile of 32 absolute positions against rows of queries. A row's bits depend neither on how many rows are
+// taken together nor on where the tile's entries lie.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <type_traits>
+
+#include "attention_types.hpp"
+#include "math.hpp"
+
+namespace kvpact::KVPACT_ISA_NS {
+
+constexpr int kColumns = static_cast<int>(kTile) / kLanes;  // vectors of positions in a tile
+constexpr uint32_t kAllVisible = 0xffffffffu;
+
+struct F32 {
+  using Type = float;
+  static Vec get(const float* p) { return load(p); }
+};
+struct BF16 {
+  using Type = uint16_t;
+  static Vec get(const uint16_t* p) { return load(p, true); }
+};
+struct F16 {
+  using Type = uint16_t;
+  static Vec get(const uint16_t* p) { return load(p, false); }
+};
+
+// Where a tile's entries lie, by vector of eight positions: key (d, lane) at key[c][d * key_stride + lane], value (lane, d) at
+// value[c][lane * head_dim + d]. A vector without a visible key points where another does: its scores are masked.
+template <class T>
+struct Tile {
+  const T* key[kColumns];
+  const T* value[kColumns];
+  int64_t key_stride;
+};
+
+// Two loops read a tile, in `rounds`: one reads C vectors of keys at one d, the other C vectors of one value row. Each asks, line by
+// line, for what the other's round of the same number will read: the values of this tile, then the keys of the next. Asked for in
+// one burst, or in another order than it is used in, memory and arithmetic came one after the other.
+template <class T, int C>
+static inline const T* value_of_round(const Tile<T>& tile, int64_t round, int64_t head_dim) {
+  return tile.value[round / kLanes % kColumns] + round / kTile * (C * kLanes) + round % kLanes * head_dim;
+}
+template <class T, int C>
+static inline const T* key_of_round(const Tile<T>& tile, int64_t round, int64_t head_dim) {
+  return tile.key[C == kColumns ? 0 : round / head_dim * C % kColumns] + round % head_dim * tile.key_stride;
+}
+
+// Scores of M rows (q packed as [head_dim][M]) with C vectors of positions from `first`: one accumulator a key, d ascending from +0.
+template <class E, int M, int C, bool Ask>
+static inline void score(const Tile<typename E::Type>& tile, int first, const float* q, int64_t head_dim, float* scores) {
+  using T = typename E::Type;
+  Vec sum[M][C];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) sum[m][c] = zero();
+  const T* key[C];
+#pragma GCC unroll 8
+  for (int c = 0; c < C; c++) key[c] = tile.key[first + c];
+  const int64_t stride = tile.key_stride;
+  for (int64_t d8 = 0; d8 < head_dim; d8 += kLanes) {
+    const T* wanted = Ask ? value_of_round<T, C>(tile, first / C * head_dim + d8, head_dim) : nullptr;
+    for (int64_t d = d8; d < d8 + kLanes; d++) {
+      if (Ask) {
+        prefetch(wanted);
+        if (C * kLanes * sizeof(T) > 64) prefetch(wanted + 64 / sizeof(T));
+        wanted += head_dim;
+      }
+      Vec b[M];
+#pragma GCC unroll 8
+      for (int m = 0; m < M; m++) b[m] = set1(q[d * M + m]);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; c++) {
+        const Vec k = E::get(key[c] + d * stride);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) sum[m][c] = fma(b[m], k, sum[m][c]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) store(scores + m * kTile + (first + c) * kLanes, sum[m][c]);
+}
+
+// acc [M][head_dim] += p [M][32] times values, for C vectors of outputs from `x`: one accumulator an output, keys ascending. Keys that
+// are not in `visible` are not multiplied: 0 times NaN is no 0.
+template <class E, int M, int C, bool Ask>
+static inline void add_values(const Tile<typename E::Type>& tile, const Tile<typename E::Type>& next, uint32_t visible, const float* p,
+                              int64_t head_dim, int64_t x, float* acc) {
+  using T = typename E::Type;
+  Vec sum[M][C];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) sum[m][c] = load(acc + m * head_dim + x + c * kLanes);
+  const auto take = [&](int64_t t, const T* row) {
+    Vec v[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) v[c] = E::get(row + c * kLanes);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+      const Vec b = set1(p[m * kTile + t]);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; c++) sum[m][c] = fma(b, v[c], sum[m][c]);
+    }
+  };
+  if (visible == kAllVisible) {
+    for (int j = 0; j < kColumns; j++) {
+      const T* row = tile.value[j] + x;
+      const T* wanted = Ask ? key_of_round<T, C>(next, x / (C * kLanes) * kTile + j * kLanes, head_dim) : nullptr;
+      const int64_t other = Ask && C == kColumns ? next.key[2] - next.key[0] : 0;
+      for (int i = 0; i < kLanes; i++) {
+        if (Ask) {
+          prefetch(wanted);
+          if (C == kColumns) prefetch(wanted + other);
+          wanted += next.key_stride;
+        }
+        take(j * kLanes + i, row + i * head_dim);
+      }
+    }
+  } else {
+    for (uint32_t left = visible; left; left &= left - 1) {
+      const int t = __builtin_ctz(left);
+      take(t, tile.value[t / kLanes] + (t % kLanes) * head_dim + x);
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) store(acc + m * head_dim + x + c * kLanes, sum[m][c]);
+}
+
+// Three rows by four vectors, or six by two, are twelve accumulators: enough to hide the latency of an FMA, few enough for sixteen
+// registers.
+template <class E, int M, bool Ask>
+static void score_rows(const Tile<typename E::Type>& tile, const float* q, int64_t head_dim, float* scores) {
+  constexpr int C = M <= 3 ? 4 : 2;
+  for (int first = 0; first < kColumns; first += C) score<E, M, C, Ask>(tile, first, q, head_dim, scores);
+}
+
+template <class E, int M, bool Ask>
+static void add_value_rows(const Tile<typename E::Type>& tile, const Tile<typename E::Type>& next, uint32_t visible, const float* p,
+                           int64_t head_dim, float* acc) {
+  constexpr int C = M <= 3 ? 4 : 2;
+  int64_t x = 0;
+  for (; x + C * kLanes <= head_dim; x += C * kLanes) add_values<E, M, C, Ask>(tile, next, visible, p, head_dim, x, acc);
+  for (; x < head_dim; x += kLanes) add_values<E, M, 1, false>(tile, next, visible, p, head_dim, x, acc);
+}
+
+// A row's running fold: the largest score so far, and the sum of exp(score - largest); 0 when no key was visible.
+struct Fold {
+  float largest, sum;
+};
+
+static inline float exp_nonpositive(float x) {
+  alignas(32) float lanes[kLanes];
+  store(lanes, exp_nonpositive(set1(x)));
+  return lanes[0];
+}
+
+// Turns a row's raw scores [32] into weights, and scales what the row has gathered when its maximum grows. visible is not 0.
+static inline void weigh(float* scores, uint32_t visible, float scale, float soft_cap, Fold& fold, float* acc, int64_t head_dim) {
+  Vec s[kColumns];
+#pragma GCC unroll 8
+  for (int c = 0; c < kColumns; c++) s[c] = mul(load(scores + c * kLanes), set1(scale));
+  if (soft_cap != 0)
+    for (int c = 0; c < kColumns; c++) s[c] = mul(set1(soft_cap), tanh(div(s[c], set1(soft_cap))));
+  if (visible != kAllVisible)
+    for (int c = 0; c < kColumns; c++) s[c] = select(mask_of(visible >> (c * kLanes) & 0xff), s[c], set1(-__builtin_inff()));
+  const float largest = std::max(fold.largest, max_lanes(max(max(s[0], s[1]), max(s[2], s[3]))));
+#pragma GCC unroll 8
+  for (int c = 0; c < kColumns; c++) {
+    s[c] = exp_nonpositive(sub(s[c], set1(largest)));
+    store(scores + c * kLanes, s[c]);
+  }
+  const float sum = sum_lanes(add(add(s[0], s[1]), add(s[2], s[3])));
+  if (fold.largest != largest) {  // equal maxima would scale by exp(0) = 1: no bit changes
+    const float shrink = exp_nonpositive(fold.largest - largest);
+    fold.sum *= shrink;
+    for (int64_t x = 0; x < head_dim; x += kLanes) store(acc + x, mul(load(acc + x), set1(shrink)));
+  }
+  fold = {largest, fold.sum + sum};
+}
+
+}  // namespace kvpact::KVPACT_ISA_NS
