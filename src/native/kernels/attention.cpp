@@ -103,14 +103,14 @@ void with_rows(int rows, F&& f) {
 
 // The tile's keys for all rows, then the softmax, then the values.
 template <class E, bool Ask>
-void fold_tile(Rows& rows, const AttentionStep& step, const Tile<typename E::Type>& tile, const Tile<typename E::Type>& next) {
+void fold_tile(Rows& rows, const AttentionStep& step, const Tile<typename E::Type>& tile, const Ahead& during_keys, const Ahead& during_values) {
   const int64_t dim = rows.head_dim;
   const float* q = rows.q;
   for (int64_t r = 0; r < rows.count;) {
     const int panel = panel_rows(rows.count - r);
     uint32_t any = 0;
     for (int64_t i = r / rows.group; i <= (r + panel - 1) / rows.group; i++) any |= rows.visible[i];
-    if (any) with_rows(panel, [&](auto m) { score_rows<E, m(), Ask>(tile, q, dim, rows.scores + r * kTile); });
+    if (any) with_rows(panel, [&](auto m) { score_rows<E, m(), Ask>(tile, q, dim, rows.scores + r * kTile, during_keys); });
     q += panel * dim;
     r += panel;
   }
@@ -125,7 +125,7 @@ void fold_tile(Rows& rows, const AttentionStep& step, const Tile<typename E::Typ
       const int panel = panel_rows(same - r);
       if (seen)
         with_rows(panel, [&](auto m) {
-          add_value_rows<E, m(), Ask>(tile, next, seen, rows.scores + r * kTile, dim, rows.acc + r * dim);
+          add_value_rows<E, m(), Ask>(tile, during_values, seen, rows.scores + r * kTile, dim, rows.acc + r * dim);
         });
       r += panel;
     }
@@ -163,6 +163,26 @@ Tile<T> tile_in_place(const Blocks<T>& blocks, int64_t base, uint32_t any) {
     tile.value[c] = blocks.value(position);
   }
   return tile;
+}
+
+// The tile's values and keys as runs of memory. Vectors of keys share a block in twos, in fours or not at all.
+template <class T>
+Ahead values_of(const Tile<T>& tile) {
+  Ahead ahead;
+  for (int c = 0; c < kColumns; c++) ahead.at[c] = reinterpret_cast<const char*>(tile.value[c]);
+  ahead.row = kTile * sizeof(T);
+  return ahead;
+}
+
+template <class T>
+Ahead keys_of(const Tile<T>& tile, int64_t head_dim) {
+  const int together = static_cast<int>(std::min<int64_t>(tile.key_stride / kLanes, kColumns));
+  const int64_t row = std::max(tile.key_stride, kTile);
+  Ahead ahead;
+  for (int c = 0; c < kColumns; c++)
+    ahead.at[c] = reinterpret_cast<const char*>(tile.key[c / together * together] + c % together * (head_dim / kColumns) * row);
+  ahead.row = row * static_cast<int64_t>(sizeof(T));
+  return ahead;
 }
 
 // The tile widened to fp32, whatever the block size. Keys that no row sees are left as they are: they are masked.
@@ -228,10 +248,10 @@ void fold_segment(Rows& rows, const AttentionStep& step, const AttentionUnit& un
       const Tile<T> tile = tile_in_place(blocks, base, any);
       const int64_t after = base + kTile;
       const Tile<T> next = after < stop ? tile_in_place(blocks, after, run_of_bits(after, stop, after)) : tile;
-      fold_tile<E, true>(rows, step, tile, next);
+fold_tile<E, true>(rows, step, tile, values_of(tile), keys_of(next, rows.head_dim));
     } else {
       const Tile<float> tile = tile_copied<E>(blocks, base, any, rows.keys, rows.values);
-      fold_tile<F32, false>(rows, step, tile, tile);
+      fold_tile<F32, false>(rows, step, tile, {}, {});
     }
   }
 }

@@ -189,6 +189,7 @@ static inline void store_f16(uint16_t* p, Vec v) {
 
 #endif
 
-static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+// Asks for a line of memory into the second-level cache.
+static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 }  // namespace kvpact::KVPACT_ISA_NS
