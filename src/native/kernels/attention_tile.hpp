@@ -74,14 +74,27 @@ static inline void score(const Tile<typename E::Type>& tile, int first, const fl
     const char* wanted = Ask ? wanted_from<C>(ahead, first / C * head_dim + d8, head_dim) : nullptr;
     for (int64_t d = d8; d < d8 + kLanes; d++) {
       if (Ask) ask<C, T>(wanted, ahead);
-      Vec b[M];
+      // The smaller side stays in registers, the other passes through one.
+      if constexpr (M < C) {
+        Vec b[M];
 #pragma GCC unroll 8
-      for (int m = 0; m < M; m++) b[m] = set1(q[d * M + m]);
+        for (int m = 0; m < M; m++) b[m] = set1(q[d * M + m]);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; c++) {
-        const Vec k = E::get(key[c] + d * stride);
+        for (int c = 0; c < C; c++) {
+          const Vec k = E::get(key[c] + d * stride);
 #pragma GCC unroll 8
-        for (int m = 0; m < M; m++) sum[m][c] = fma(b[m], k, sum[m][c]);
+          for (int m = 0; m < M; m++) sum[m][c] = fma(b[m], k, sum[m][c]);
+        }
+      } else {
+        Vec k[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) k[c] = E::get(key[c] + d * stride);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) {
+          const Vec b = set1(q[d * M + m]);
+#pragma GCC unroll 8
+          for (int c = 0; c < C; c++) sum[m][c] = fma(b, k[c], sum[m][c]);
+        }
       }
     }
   }
