@@ -1,27 +1,16 @@
 // Attention over blocks against double-precision loops over the rule, and its bits against every other way of cutting the work.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "../attention_plan.hpp"
 #include "../kernels/attention.hpp"
+#include "check.hpp"
 
 using namespace kvpact;
 namespace isa = kvpact::KVPACT_ISA_NS;
-
-#define CHECK(condition, ...)                                                      \
-  do {                                                                             \
-    if (!(condition)) {                                                            \
-      std::fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);         \
-      std::fprintf(stderr, __VA_ARGS__);                                           \
-      std::fprintf(stderr, "\n");                                                  \
-      std::exit(1);                                                                \
-    }                                                                              \
-  } while (0)
 
 static std::mt19937_64 rng(7);
 static int64_t pick(int64_t from, int64_t to) { return from + static_cast<int64_t>(rng() % static_cast<uint64_t>(to - from + 1)); }

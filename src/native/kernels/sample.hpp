@@ -1,0 +1,28 @@
+// What sampling reads off a row of logits: all that kvpact.model.fixed computes over the whole vocabulary, bit for bit.
+#pragma once
+
+#include <cstdint>
+
+namespace kvpact::KVPACT_ISA_NS {
+
+struct RowFacts {
+  float largest;          // NaN when the row holds one
+  int64_t argmax;         // the lowest id of the largest logit
+  int64_t num_not_valid;  // NaN or +inf; -inf is allowed: it says that a token can't follow
+  int64_t first_not_valid;  // its id; -1: none
+};
+
+// One row of logits [vocab], fp32. A row is usable when largest is finite.
+RowFacts row_facts(const float* logits, int64_t vocab);
+
+// fp64 numbers of scratch that exp_sum needs.
+int64_t exp_sum_scratch(int64_t vocab);
+
+// sum(exp(logits - largest)) in fp64: the row padded with +0 to a power of two, then the upper half is added to the lower until one is
+// left. The log-sum-exp is largest + log of this; equal to tree_sum(exponential(logits - largest)) of the Python sampler to the bit.
+double exp_sum(const float* logits, int64_t vocab, float largest, double* scratch);
+
+// How many tokens come before `token` in the order (logit descending, id ascending), plus one.
+int64_t rank_of(const float* logits, int64_t vocab, int64_t token);
+
+}  // namespace kvpact::KVPACT_ISA_NS
