@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <type_traits>
 
 #include "attention_types.hpp"
 #include "math.hpp"

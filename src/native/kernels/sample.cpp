@@ -5,18 +5,31 @@
 namespace kvpact::KVPACT_ISA_NS {
 namespace {
 
-double two_to(int64_t exponent) { return __builtin_bit_cast(double, (exponent + 1023) << 52); }
+inline double two_to(int64_t exponent) { return __builtin_bit_cast(double, (exponent + 1023) << 52); }
 
 // exp(x), x <= 0, as kvpact.model.fixed.exponential: each operation rounds once, none is fused.
-double exponential(double x) {
-  x = x < -746.0 ? -746.0 : x;
+// Written without a loop or a choice between fp64 numbers: GCC then makes vectors of it.
+[[gnu::always_inline]] inline double exponential(double x) {
+  // x = max(x, -746), on the bit patterns: those of numbers <= 0 grow with their size.
+  const uint64_t bits = __builtin_bit_cast(uint64_t, x), least = __builtin_bit_cast(uint64_t, -746.0);
+  x = __builtin_bit_cast(double, bits < least ? bits : least);
   const double magic = 6755399441055744.0;  // 1.5 * 2^52: the sum rounds to the nearest whole number, ties to even
   const double t = x * 1.4426950408889634 + magic, k = t - magic;
   const double r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10;
   double series = 1.0 / 6227020800.0;
-  constexpr double factorials[] = {479001600.0, 39916800.0, 3628800.0, 362880.0, 40320.0, 5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0};
-#pragma GCC unroll 16
-  for (double factorial : factorials) series = series * r + 1.0 / factorial;
+  series = series * r + 1.0 / 479001600.0;
+  series = series * r + 1.0 / 39916800.0;
+  series = series * r + 1.0 / 3628800.0;
+  series = series * r + 1.0 / 362880.0;
+  series = series * r + 1.0 / 40320.0;
+  series = series * r + 1.0 / 5040.0;
+  series = series * r + 1.0 / 720.0;
+  series = series * r + 1.0 / 120.0;
+  series = series * r + 1.0 / 24.0;
+  series = series * r + 1.0 / 6.0;
+  series = series * r + 0.5;
+  series = series * r + 1.0;
+  series = series * r + 1.0;
   // 2^k in two steps: the first is exact, so a subnormal result is rounded once.
   const int64_t power = __builtin_bit_cast(int64_t, t) - __builtin_bit_cast(int64_t, magic), part = power < -1000 ? -1000 : power;
   return series * two_to(part) * two_to(power - part);
