@@ -1,0 +1,66 @@
+// What a build for one instruction set offers: plain structs, and a table of functions that run on one thread.
+// Callers share work out over units (panels of outputs, query blocks); no function here splits a sum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvpact {
+
+enum class DType : int32_t { f32 = 0, bf16 = 1, f16 = 2 };
+
+constexpr int64_t kPanelWidth = 16;  // outputs whose weights lie side by side in a packed matrix
+
+// Weights [out_features, in_features], packed by Kernels::linear_pack of the same table. Panels are independent and
+// contiguous: panel p holds outputs [16 p, 16 p + 16), for each k ascending; outputs beyond out_features are zero.
+struct PackedLinear {
+  const void* data;  // linear_packed_bytes bytes, best aligned to a cache line and on large pages
+  int64_t out_features;
+  int64_t in_features;
+  DType dtype;
+};
+
+// Packs some panels of row-major weights; calls for different panels of one matrix may run at the same time.
+struct LinearPackCall {
+  const void* weight;  // [out_features, in_features], of dtype
+  int64_t ldw;         // elements from one output's weights to the next's
+  int64_t out_features;
+  int64_t in_features;
+  DType dtype;
+  int64_t panel_begin, panel_end;
+  void* packed;  // of linear_packed_bytes
+};
+
+// y[r, o] = ((sum over k ascending of x[r, k] * w[o, k]) + bias[o]) + residual[r, o], for the outputs of some panels.
+// Leading dimensions count floats. y overlaps neither x nor residual: partial sums lie in y between blocks of k.
+struct LinearCall {
+  const float* x;  // [rows, in_features]
+  int64_t ldx;
+  int64_t rows;
+  PackedLinear weight;
+  int64_t panel_begin, panel_end;
+  float* y;  // [rows, out_features]; only columns of the panels are written
+  int64_t ldy;
+  const float* bias;      // [out_features], or null
+  const float* residual;  // [rows, out_features], or null
+  int64_t ldr;
+};
+
+struct Kernels {
+  const char* isa;
+  // Outputs and inputs of any number from 1.
+  int64_t (*linear_packed_bytes)(int64_t out_features, int64_t in_features, DType dtype);
+  void (*linear_pack)(const LinearPackCall& call);
+  void (*linear)(const LinearCall& call);
+};
+
+constexpr int64_t num_panels(int64_t out_features) { return (out_features + kPanelWidth - 1) / kPanelWidth; }
+
+namespace avx2 {
+const Kernels& table();
+}
+namespace baseline {
+const Kernels& table();
+}
+
+}  // namespace kvpact

@@ -1,0 +1,221 @@
+// Every output starts at +0 and adds its products by FMA, k ascending, in one accumulator; partial sums wait in y, in
+// fp32, between blocks of k, which changes nothing. Then bias, then residual, each rounded once. The number of rows
+// chooses the shape of a tile and nothing else, so a row has the same bits in any company.
+#include "linear.hpp"
+
+#include "simd.hpp"
+
+namespace kvpact::KVPACT_ISA_NS {
+namespace {
+
+constexpr int kWidth = static_cast<int>(kPanelWidth);
+constexpr int kTileRows = kAccumulators / 2;  // 6 x 16 with AVX2: twelve FMA to eight loads
+constexpr int64_t kBlockOfK = 768;            // six rows of x are 18 KB and stay in L1 while the panels of a group pass
+constexpr int64_t kGroup = 8;                 // panels that all rows work through before the next: 384 KB of weights, in L2
+constexpr int64_t kPrefetchBytes = 1024;      // how far ahead in a panel; hides L2, and half of the memory's latency
+
+int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+KVPACT_INLINE void load_row(const float* w, Vec& a, Vec& b) {
+  a = load(w);
+  b = load(w + kLanes);
+}
+KVPACT_INLINE void load_row(const f16_t* w, Vec& a, Vec& b) {
+  a = load(w);
+  b = load(w + kLanes);
+}
+KVPACT_INLINE void load_row(const bf16_t* w, Vec& a, Vec& b) { load_interleaved(w, a, b); }
+
+// Where output `o` of a panel lies among the 16 weights of one k.
+int position(const float*, int o) { return o; }
+int position(const f16_t*, int o) { return o; }
+int position(const bf16_t*, int o) { return o < kLanes ? 2 * o : 2 * (o - kLanes) + 1; }
+
+// One block of k for the rows of one tile and some neighbouring panels.
+template <class T>
+struct Block {
+  const float* x;
+  int64_t ldx;
+  const T* w;  // first k of the first panel
+  int64_t panel_stride;
+  int64_t num_k;
+  bool first, last;  // the first block starts from +0, the last one adds bias and residual
+  float* y;
+  int64_t ldy;
+  const float* bias;
+  const float* residual;
+  int64_t ldr;
+};
+
+template <class T>
+Block<T> at_panel(Block<T> b, int64_t panel) {
+  b.w += panel * b.panel_stride;
+  b.y += panel * kWidth;
+  if (b.bias) b.bias += panel * kWidth;
+  if (b.residual) b.residual += panel * kWidth;
+  return b;
+}
+
+template <class T, int Rows, int Panels>
+KVPACT_INLINE void finish_tile(const Block<T>& b, Vec (&sum)[Rows][2 * Panels]) {
+  KVPACT_UNROLL for (int r = 0; r < Rows; r++) {
+    KVPACT_UNROLL for (int j = 0; j < 2 * Panels; j++) {
+      Vec s = sum[r][j];
+      if (b.last && b.bias) s = add(s, load(b.bias + j * kLanes));
+      if (b.last && b.residual) s = add(s, load(b.residual + r * b.ldr + j * kLanes));
+      store(b.y + r * b.ldy + j * kLanes, s);
+    }
+  }
+}
+
+template <class T, int Rows, int Panels>
+void tile(const Block<T>& b) {
+  Vec sum[Rows][2 * Panels];
+  KVPACT_UNROLL for (int r = 0; r < Rows; r++) {
+    KVPACT_UNROLL for (int j = 0; j < 2 * Panels; j++) sum[r][j] = b.first ? zero() : load(b.y + r * b.ldy + j * kLanes);
+  }
+  const float* x = b.x;
+  const T* w = b.w;
+  const int64_t ldx = b.ldx, stride = b.panel_stride, num_k = b.num_k;
+  for (int64_t k = 0; k < num_k; k++, w += kWidth) {
+    Vec weight[2 * Panels];
+    KVPACT_UNROLL for (int p = 0; p < Panels; p++) {
+      load_row(w + p * stride, weight[2 * p], weight[2 * p + 1]);
+      prefetch(reinterpret_cast<const char*>(w + p * stride) + kPrefetchBytes);
+    }
+    KVPACT_UNROLL for (int r = 0; r < Rows; r++) {
+      Vec value = set1(x[r * ldx + k]);
+      KVPACT_UNROLL for (int j = 0; j < 2 * Panels; j++) sum[r][j] = fma(value, weight[j], sum[r][j]);
+    }
+  }
+  finish_tile<T, Rows, Panels>(b, sum);
+}
+
+// With few rows, several panels side by side keep enough sums in flight to hide the latency of FMA.
+template <class T, int Rows>
+void full_panels(const Block<T>& b, int64_t num_full) {
+  constexpr int kFit = kAccumulators / (2 * Rows);
+  constexpr int kPanels = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  int64_t p = 0;
+  for (; p + kPanels <= num_full; p += kPanels) tile<T, Rows, kPanels>(at_panel(b, p));
+  for (; p < num_full; p++) tile<T, Rows, 1>(at_panel(b, p));
+}
+
+// The last panel of a matrix whose outputs aren't a multiple of 16: the same tile on padded lanes.
+template <class T, int Rows>
+void padded_panel(const Block<T>& b, int64_t num_outputs) {
+  float y[Rows][kWidth] = {}, residual[Rows][kWidth] = {}, bias[kWidth] = {};
+  const size_t bytes = static_cast<size_t>(num_outputs) * sizeof(float);
+  for (int r = 0; r < Rows; r++) {
+    if (!b.first) memcpy(y[r], b.y + r * b.ldy, bytes);
+    if (b.residual) memcpy(residual[r], b.residual + r * b.ldr, bytes);
+  }
+  if (b.bias) memcpy(bias, b.bias, bytes);
+  Block<T> padded = b;
+  padded.y = y[0];
+  padded.ldy = padded.ldr = kWidth;
+  if (b.residual) padded.residual = residual[0];
+  if (b.bias) padded.bias = bias;
+  tile<T, Rows, 1>(padded);
+  for (int r = 0; r < Rows; r++) memcpy(b.y + r * b.ldy, y[r], bytes);
+}
+
+template <class T, int Rows>
+void rows_of_tile(const Block<T>& b, int64_t num_full, int64_t num_padded) {
+  full_panels<T, Rows>(b, num_full);
+  if (num_padded) padded_panel<T, Rows>(at_panel(b, num_full), num_padded);
+}
+
+template <class T>
+void some_rows(int64_t rows, const Block<T>& b, int64_t num_full, int64_t num_padded) {
+  static_assert(kTileRows <= 6, "one case for each number of rows");
+  switch (rows) {
+    case 1: return rows_of_tile<T, 1>(b, num_full, num_padded);
+    case 2: return rows_of_tile<T, 2>(b, num_full, num_padded);
+    case 3: return rows_of_tile<T, 3>(b, num_full, num_padded);
+#if KVPACT_AVX2
+    case 4: return rows_of_tile<T, 4>(b, num_full, num_padded);
+    case 5: return rows_of_tile<T, 5>(b, num_full, num_padded);
+    case 6: return rows_of_tile<T, 6>(b, num_full, num_padded);
+#endif
+    default: return;
+  }
+}
+
+template <class T>
+Block<T> block_of(const LinearCall& call, int64_t panel, int64_t k0, int64_t k1) {
+  Block<T> b;
+  b.x = call.x + k0;
+  b.ldx = call.ldx;
+  b.panel_stride = call.weight.in_features * kWidth;
+  b.w = static_cast<const T*>(call.weight.data) + panel * b.panel_stride + k0 * kWidth;
+  b.num_k = k1 - k0;
+  b.first = k0 == 0;
+  b.last = k1 == call.weight.in_features;
+  b.y = call.y + panel * kWidth;
+  b.ldy = call.ldy;
+  b.bias = call.bias ? call.bias + panel * kWidth : nullptr;
+  b.residual = call.residual ? call.residual + panel * kWidth : nullptr;
+  b.ldr = call.ldr;
+  return b;
+}
+
+// Six rows of x stay in L1 and a group's block of weights in L2 while every tile of rows passes: each weight comes from
+// memory once, and x needs no packing even where its rows lie a multiple of the cache's period apart.
+template <class T>
+void all_rows(const LinearCall& call) {
+  const int64_t num_in = call.weight.in_features, num_out = call.weight.out_features;
+  const int64_t num_blocks = (num_in + kBlockOfK - 1) / kBlockOfK;
+  for (int64_t p0 = call.panel_begin; p0 < call.panel_end; p0 += kGroup) {
+    const int64_t p1 = least(p0 + kGroup, call.panel_end);
+    const int64_t full = least(p1, num_out / kWidth) - p0;
+    const int64_t padded = p1 * kWidth > num_out ? num_out % kWidth : 0;
+    for (int64_t i = 0; i < num_blocks; i++) {
+      Block<T> b = block_of<T>(call, p0, num_in * i / num_blocks, num_in * (i + 1) / num_blocks);
+      for (int64_t r = 0; r < call.rows; r += kTileRows) {
+        some_rows(least(call.rows - r, kTileRows), b, full, padded);
+        b.x += kTileRows * b.ldx;
+        b.y += kTileRows * b.ldy;
+        if (b.residual) b.residual += kTileRows * b.ldr;
+      }
+    }
+  }
+}
+
+template <class T>
+void pack(const LinearPackCall& call) {
+  const T* weight = static_cast<const T*>(call.weight);
+  for (int64_t panel = call.panel_begin; panel < call.panel_end; panel++) {
+    T* packed = static_cast<T*>(call.packed) + panel * call.in_features * kWidth;
+    for (int o = 0; o < kWidth; o++) {
+      const int64_t output = panel * kWidth + o;
+      const T* row = weight + output * call.ldw;
+      T* to = packed + position(packed, o);
+      for (int64_t k = 0; k < call.in_features; k++) to[k * kWidth] = output < call.out_features ? row[k] : T{};
+    }
+  }
+}
+
+}  // namespace
+
+int64_t linear_packed_bytes(int64_t out_features, int64_t in_features, DType dtype) {
+  return num_panels(out_features) * kPanelWidth * in_features * (dtype == DType::f32 ? 4 : 2);
+}
+
+void linear_pack(const LinearPackCall& call) {
+  switch (call.dtype) {
+    case DType::f32: return pack<float>(call);
+    case DType::bf16: return pack<bf16_t>(call);
+    case DType::f16: return pack<f16_t>(call);
+  }
+}
+
+void linear(const LinearCall& call) {
+  switch (call.weight.dtype) {
+    case DType::f32: return all_rows<float>(call);
+    case DType::bf16: return all_rows<bf16_t>(call);
+    case DType::f16: return all_rows<f16_t>(call);
+  }
+}
+
+}  // namespace kvpact::KVPACT_ISA_NS
