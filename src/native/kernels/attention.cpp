@@ -8,17 +8,19 @@ namespace {
 
 constexpr int64_t kDirectRows = 8;  // up to so many rows read a tile where it lies; more share a widened copy
 
+size_t bytes_of(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
 // The tile's keys for all rows, then the softmax, then the values.
-template <class E, bool Ask>
-void fold_tile(Rows& rows, const AttentionStep& step, const Tile<typename E::Type>& tile, const Ahead& during_keys, const Ahead& during_values) {
+template <class T, bool Ask>
+void fold_tile(Rows& rows, const AttentionStep& step, const Tile<T>& tile, const Ahead& during_keys,
+               const Ahead& during_values) {
   const int64_t dim = rows.head_dim;
   const float* q = rows.q;
   for (int64_t r = 0; r < rows.count;) {
     const int panel = panel_rows(rows.count - r);
     uint32_t any = 0;
     for (int64_t i = r / rows.group; i <= (r + panel - 1) / rows.group; i++) any |= rows.visible[i];
-    if (any) with_rows(panel, [&](auto m) { score_rows<E, m(), Ask>(tile, q, dim, rows.scores + r * kTile, during_keys); });
+    if (any) with_rows(panel, [&](auto m) { score_rows<T, m(), Ask>(tile, q, dim, rows.scores + r * kTile, during_keys); });
     q += panel * dim;
     r += panel;
   }
@@ -33,30 +35,29 @@ void fold_tile(Rows& rows, const AttentionStep& step, const Tile<typename E::Typ
       const int panel = panel_rows(same - r);
       if (seen)
         with_rows(panel, [&](auto m) {
-          add_value_rows<E, m(), Ask>(tile, during_values, seen, rows.scores + r * kTile, dim, rows.acc + r * dim);
+          add_value_rows<T, m(), Ask>(tile, during_values, seen, rows.scores + r * kTile, dim, rows.acc + r * dim);
         });
       r += panel;
     }
   }
 }
 
-template <class E>
+template <class T>
 void fold_segment(Rows& rows, const AttentionStep& step, const AttentionUnit& unit, int64_t segment) {
-  using T = typename E::Type;
   for (int64_t r = 0; r < rows.count; r++) rows.fold[r] = {-__builtin_inff(), 0.0f};
-  std::fill(rows.acc, rows.acc + rows.count * rows.head_dim, 0.0f);
+  memset(rows.acc, 0, bytes_of(rows.count * rows.head_dim));
   int64_t stop = 0, from = INT64_MAX, early = 0;
   for (int64_t i = 0; i < unit.num_tokens; i++) {
-    stop = std::max(stop, rows.sight[i].stop);
-    from = std::min(from, rows.sight[i].from);
-    early = std::max(early, rows.sight[i].early);
+    stop = larger(stop, rows.sight[i].stop);
+    from = smaller(from, rows.sight[i].from);
+    early = larger(early, rows.sight[i].early);
   }
-  stop = std::min(stop, (segment + 1) * kSegment);
+  stop = smaller(stop, (segment + 1) * kSegment);
   const Blocks<T> blocks = blocks_of<T>(step, unit);
   const bool direct = rows.count <= kDirectRows && blocks.size % kLanes == 0;
   for (int64_t base = segment * kSegment; base < stop; base += kTile) {
     if (base >= early && base + kTile <= from) {  // between what is seen early and the window
-      base = std::max(base, from / kTile * kTile - kTile);
+      base = larger(base, from / kTile * kTile - kTile);
       continue;
     }
     const uint32_t any = look(rows, base);
@@ -65,10 +66,10 @@ void fold_segment(Rows& rows, const AttentionStep& step, const AttentionUnit& un
       const Tile<T> tile = tile_in_place(blocks, base, any);
       const int64_t after = base + kTile;
       const Tile<T> next = after < stop ? tile_in_place(blocks, after, run_of_bits(after, stop, after)) : tile;
-fold_tile<E, true>(rows, step, tile, values_of(tile), keys_of(next, rows.head_dim));
+      fold_tile<T, true>(rows, step, tile, values_of(tile), keys_of(next, rows.head_dim));
     } else {
-      const Tile<float> tile = tile_copied<E>(blocks, base, any, rows.keys, rows.values);
-      fold_tile<F32, false>(rows, step, tile, {}, {});
+      const Tile<float> tile = tile_copied(blocks, base, any, rows.keys, rows.values);
+      fold_tile<float, false>(rows, step, tile, {}, {});
     }
   }
 }
@@ -78,10 +79,10 @@ void join(Fold& total, float* total_acc, const Fold& fold, const float* acc, int
   if (fold.sum == 0) return;
   if (total.sum == 0) {
     total = fold;
-    std::copy(acc, acc + head_dim, total_acc);
+    memcpy(total_acc, acc, bytes_of(head_dim));
     return;
   }
-  const float largest = std::max(total.largest, fold.largest);
+  const float largest = larger(total.largest, fold.largest);
   const float a = exp_nonpositive(total.largest - largest), b = exp_nonpositive(fold.largest - largest);
   for (int64_t x = 0; x < head_dim; x += kLanes) store(total_acc + x, fma(load(acc + x), set1(b), mul(load(total_acc + x), set1(a))));
   total = {largest, fma(fold.sum, b, total.sum * a)};
@@ -94,9 +95,9 @@ void write_row(const Fold& total, const float* acc, int64_t head_dim, float* out
 
 void fold_segment_of(Rows& rows, const AttentionStep& step, const AttentionUnit& unit, int64_t segment) {
   switch (step.entries.dtype) {
-    case DType::f32: return fold_segment<F32>(rows, step, unit, segment);
-    case DType::bf16: return fold_segment<BF16>(rows, step, unit, segment);
-    case DType::f16: return fold_segment<F16>(rows, step, unit, segment);
+    case DType::f32: return fold_segment<float>(rows, step, unit, segment);
+    case DType::bf16: return fold_segment<bf16_t>(rows, step, unit, segment);
+    case DType::f16: return fold_segment<f16_t>(rows, step, unit, segment);
   }
 }
 
@@ -116,12 +117,12 @@ void attend(const AttentionStep& step, const AttentionUnit& unit, float* scratch
     float* to = unit.partial + unit.segment * rows.count * (dim + 2);
     for (int64_t r = 0; r < rows.count; r++, to += dim + 2) {
       to[0] = rows.fold[r].largest, to[1] = rows.fold[r].sum;
-      std::copy(rows.acc + r * dim, rows.acc + (r + 1) * dim, to + 2);
+      memcpy(to + 2, rows.acc + r * dim, bytes_of(dim));
     }
     return;
   }
   for (int64_t r = 0; r < rows.count; r++) rows.total[r] = {0.0f, 0.0f};
-  std::fill(rows.total_acc, rows.total_acc + rows.count * dim, 0.0f);
+  memset(rows.total_acc, 0, bytes_of(rows.count * dim));
   for (int64_t segment = 0; segment < unit.num_segments; segment++) {
     fold_segment_of(rows, step, unit, segment);
     for (int64_t r = 0; r < rows.count; r++) join(rows.total[r], rows.total_acc + r * dim, rows.fold[r], rows.acc + r * dim, dim);
@@ -133,7 +134,7 @@ void combine(const AttentionStep& step, const AttentionUnit& unit, float* scratc
   const int64_t dim = step.entries.head_dim, count = unit.num_tokens * step.group;
   for (int64_t r = 0; r < count; r++) {
     Fold total = {0.0f, 0.0f};
-    std::fill(scratch, scratch + dim, 0.0f);
+    memset(scratch, 0, bytes_of(dim));
     for (int64_t segment = 0; segment < unit.num_segments; segment++) {
       const float* from = unit.partial + (segment * count + r) * (dim + 2);
       join(total, scratch, {from[0], from[1]}, from + 2, dim);

@@ -1,8 +1,6 @@
 // Where a tile's entries lie among the blocks of one request and one key head.
 #pragma once
 
-#include <algorithm>
-
 #include "attention_tile.hpp"
 
 namespace kvpact::KVPACT_ISA_NS {
@@ -51,8 +49,8 @@ static inline Ahead values_of(const Tile<T>& tile) {
 
 template <class T>
 static inline Ahead keys_of(const Tile<T>& tile, int64_t head_dim) {
-  const int together = static_cast<int>(std::min<int64_t>(tile.key_stride / kLanes, kColumns));
-  const int64_t row = std::max(tile.key_stride, kTile);
+  const int together = static_cast<int>(smaller(tile.key_stride / kLanes, kColumns));
+  const int64_t row = larger(tile.key_stride, kTile);
   Ahead ahead;
   for (int c = 0; c < kColumns; c++)
     ahead.at[c] = reinterpret_cast<const char*>(tile.key[c / together * together] + c % together * (head_dim / kColumns) * row);
@@ -61,32 +59,23 @@ static inline Ahead keys_of(const Tile<T>& tile, int64_t head_dim) {
 }
 
 // The tile widened to fp32, whatever the block size. Keys that no row sees are left as they are: they are masked.
-template <class E>
-static inline Tile<float> tile_copied(const Blocks<typename E::Type>& blocks, int64_t base, uint32_t any, float* keys, float* values) {
+template <class T>
+static inline Tile<float> tile_copied(const Blocks<T>& blocks, int64_t base, uint32_t any, float* keys, float* values) {
+  const int64_t dim = blocks.head_dim;
   Tile<float> tile;
   tile.key_stride = kTile;
-  for (int c = 0; c < kColumns; c++) tile.key[c] = keys + c * kLanes, tile.value[c] = values + c * kLanes * blocks.head_dim;
+  for (int c = 0; c < kColumns; c++) tile.key[c] = keys + c * kLanes, tile.value[c] = values + c * kLanes * dim;
   const bool whole = blocks.size % kLanes == 0;
-  typename E::Type wide[kLanes] = {};
-  alignas(32) float lanes[kLanes];
-  for (int c = 0; c < kColumns; c++) {
-    const uint32_t seen = any >> (c * kLanes) & 0xff;
-    if (seen && whole) {
-      const auto* key = blocks.key(base + c * kLanes);
-      for (int64_t d = 0; d < blocks.head_dim; d++) store(keys + d * kTile + c * kLanes, E::get(key + d * blocks.size));
-    }
-    for (uint32_t left = seen; left; left &= left - 1) {
-      const int t = c * kLanes + __builtin_ctz(left);
-      const auto* value = blocks.value(base + t);
-      for (int64_t x = 0; x < blocks.head_dim; x += kLanes) store(values + t * blocks.head_dim + x, E::get(value + x));
-      if (whole) continue;
-      const auto* key = blocks.key(base + t);
-      for (int64_t d = 0; d < blocks.head_dim; d++) {
-        wide[0] = key[d * blocks.size];
-        store(lanes, E::get(wide));
-        keys[d * kTile + t] = lanes[0];
-      }
-    }
+  for (int c = 0; c < kColumns && whole; c++) {
+    if (!(any >> (c * kLanes) & 0xff)) continue;
+    const T* key = blocks.key(base + c * kLanes);
+    for (int64_t d = 0; d < dim; d++) store(keys + d * kTile + c * kLanes, load(key + d * blocks.size));
+  }
+  for (uint32_t left = any; left; left &= left - 1) {
+    const int t = __builtin_ctz(left);
+    const T *key = blocks.key(base + t), *value = blocks.value(base + t);
+    for (int64_t x = 0; x < dim; x += kLanes) store(values + t * dim + x, load(value + x));
+    for (int64_t d = 0; d < dim && !whole; d++) keys[d * kTile + t] = widen(key[d * blocks.size]);
   }
   return tile;
 }

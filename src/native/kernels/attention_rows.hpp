@@ -1,28 +1,30 @@
 // The rows of a unit of attention: their queries, what they see, and what they have gathered.
 #pragma once
 
-#include <algorithm>
-#include <type_traits>
-
 #include "attention_tile.hpp"
 
 namespace kvpact::KVPACT_ISA_NS {
 
-constexpr int kMaxPanel = 6;     // rows that are taken through a tile together
+constexpr int kMaxPanel = 6;  // rows that are taken through a tile together
 
 // Rows of a panel that starts when `left` rows are left. Seven and eight are split evenly.
 static inline int panel_rows(int64_t left) { return static_cast<int>(left <= kMaxPanel ? left : left <= 8 ? 4 : kMaxPanel); }
 
-// Calls f(std::integral_constant<int, rows>) so that loops over the rows of a panel unroll.
+template <int N>
+struct Number {
+  constexpr int operator()() const { return N; }
+};
+
+// Calls f(Number<rows>()) so that loops over the rows of a panel unroll.
 template <class F>
 static inline void with_rows(int rows, F&& f) {
   switch (rows) {
-    case 1: return f(std::integral_constant<int, 1>());
-    case 2: return f(std::integral_constant<int, 2>());
-    case 3: return f(std::integral_constant<int, 3>());
-    case 4: return f(std::integral_constant<int, 4>());
-    case 5: return f(std::integral_constant<int, 5>());
-    default: return f(std::integral_constant<int, 6>());
+    case 1: return f(Number<1>());
+    case 2: return f(Number<2>());
+    case 3: return f(Number<3>());
+    case 4: return f(Number<4>());
+    case 5: return f(Number<5>());
+    default: return f(Number<6>());
   }
 }
 
@@ -33,16 +35,16 @@ struct Sight {
 
 static inline Sight sight_of(const Rule& rule, int64_t position, int64_t seq_len) {
   int64_t stop = seq_len;
-  if (rule.causal) stop = std::min(stop, std::max(position + 1, rule.prefix));
-  stop = std::max<int64_t>(stop, 0);
+  if (rule.causal) stop = smaller(stop, larger(position + 1, rule.prefix));
+  stop = larger(stop, int64_t{0});
   if (!rule.window) return {0, 0, stop};
-  return {std::min(std::max(rule.sinks, rule.prefix), stop), std::max<int64_t>(position - rule.window + 1, 0), stop};
+  return {smaller(larger(rule.sinks, rule.prefix), stop), larger(position - rule.window + 1, int64_t{0}), stop};
 }
 
 // Bits [from, stop) of a tile that starts at `base`.
 static inline uint32_t run_of_bits(int64_t from, int64_t stop, int64_t base) {
-  from = std::clamp<int64_t>(from - base, 0, kTile);
-  stop = std::clamp<int64_t>(stop - base, 0, kTile);
+  from = smaller(larger(from - base, int64_t{0}), kTile);
+  stop = smaller(larger(stop - base, int64_t{0}), kTile);
   return from >= stop ? 0 : static_cast<uint32_t>((uint64_t{1} << stop) - (uint64_t{1} << from));
 }
 
@@ -55,7 +57,7 @@ struct Rows {
   int64_t count, head_dim, group;
   float *q, *scores, *acc, *total_acc, *keys, *values;
   Fold *fold, *total;
-  Sight sight[kMaxRows];     // by token
+  Sight sight[kMaxRows];       // by token
   uint32_t visible[kMaxRows];  // by token, of the tile at hand
 };
 

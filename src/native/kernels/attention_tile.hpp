@@ -2,29 +2,18 @@
 // taken together nor on where the tile's entries lie.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-
 #include "attention_types.hpp"
 #include "math.hpp"
 
 namespace kvpact::KVPACT_ISA_NS {
 
+// Not the standard library's templates: the linker would merge instances of all builds.
+static inline int64_t smaller(int64_t a, int64_t b) { return b < a ? b : a; }
+static inline int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
+static inline float larger(float a, float b) { return a < b ? b : a; }
+
 constexpr int kColumns = static_cast<int>(kTile) / kLanes;  // vectors of positions in a tile
 constexpr uint32_t kAllVisible = 0xffffffffu;
-
-struct F32 {
-  using Type = float;
-  static Vec get(const float* p) { return load(p); }
-};
-struct BF16 {
-  using Type = uint16_t;
-  static Vec get(const uint16_t* p) { return load(p, true); }
-};
-struct F16 {
-  using Type = uint16_t;
-  static Vec get(const uint16_t* p) { return load(p, false); }
-};
 
 // Where a tile's entries lie, by vector of eight positions: key (d, lane) at key[c][d * key_stride + lane], value (lane, d) at
 // value[c][lane * head_dim + d]. A vector without a visible key points where another does: its scores are masked.
@@ -46,27 +35,26 @@ struct Ahead {
 template <int C>
 static inline const char* wanted_from(const Ahead& ahead, int64_t round, int64_t head_dim) {
   const int64_t rounds = head_dim / C;  // of a run: head_dim * 8 entries, C * 8 a round
-  const int64_t run = std::min<int64_t>(round / rounds, kColumns - 1);
+  const int64_t run = smaller(round / rounds, kColumns - 1);
   return ahead.at[run] + (round - run * rounds) * (ahead.row * C / kColumns);
 }
 template <int C, class T>
 static inline void ask(const char*& wanted, const Ahead& ahead) {
-  prefetch(wanted);
-  if (C * kLanes * sizeof(T) > 64) prefetch(wanted + 64);
+  prefetch_l2(wanted);
+  if (C * kLanes * sizeof(T) > 64) prefetch_l2(wanted + 64);
   wanted += ahead.row * C / kColumns;
 }
 
 // Scores of M rows (q packed as [head_dim][M]) with C vectors of positions from `first`: one accumulator a key, d ascending from +0.
-template <class E, int M, int C, bool Ask>
-static inline void score(const Tile<typename E::Type>& tile, int first, const float* q, int64_t head_dim, float* scores, const Ahead& ahead) {
-  using T = typename E::Type;
+template <class T, int M, int C, bool Ask>
+static inline void score(const Tile<T>& tile, int first, const float* q, int64_t head_dim, float* scores, const Ahead& ahead) {
   Vec sum[M][C];
-#pragma GCC unroll 8
+KVPACT_UNROLL
   for (int m = 0; m < M; m++)
-#pragma GCC unroll 8
+KVPACT_UNROLL
     for (int c = 0; c < C; c++) sum[m][c] = zero();
   const T* key[C];
-#pragma GCC unroll 8
+KVPACT_UNROLL
   for (int c = 0; c < C; c++) key[c] = tile.key[first + c];
   const int64_t stride = tile.key_stride;
   for (int64_t d8 = 0; d8 < head_dim; d8 += kLanes) {
@@ -76,52 +64,51 @@ static inline void score(const Tile<typename E::Type>& tile, int first, const fl
       // The smaller side stays in registers, the other passes through one.
       if constexpr (M < C) {
         Vec b[M];
-#pragma GCC unroll 8
+KVPACT_UNROLL
         for (int m = 0; m < M; m++) b[m] = set1(q[d * M + m]);
-#pragma GCC unroll 8
+KVPACT_UNROLL
         for (int c = 0; c < C; c++) {
-          const Vec k = E::get(key[c] + d * stride);
-#pragma GCC unroll 8
+          const Vec k = load(key[c] + d * stride);
+KVPACT_UNROLL
           for (int m = 0; m < M; m++) sum[m][c] = fma(b[m], k, sum[m][c]);
         }
       } else {
         Vec k[C];
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) k[c] = E::get(key[c] + d * stride);
-#pragma GCC unroll 8
+KVPACT_UNROLL
+        for (int c = 0; c < C; c++) k[c] = load(key[c] + d * stride);
+KVPACT_UNROLL
         for (int m = 0; m < M; m++) {
           const Vec b = set1(q[d * M + m]);
-#pragma GCC unroll 8
+KVPACT_UNROLL
           for (int c = 0; c < C; c++) sum[m][c] = fma(b, k[c], sum[m][c]);
         }
       }
     }
   }
-#pragma GCC unroll 8
+KVPACT_UNROLL
   for (int m = 0; m < M; m++)
-#pragma GCC unroll 8
+KVPACT_UNROLL
     for (int c = 0; c < C; c++) store(scores + m * kTile + (first + c) * kLanes, sum[m][c]);
 }
 
 // acc [M][head_dim] += p [M][32] times values, for C vectors of outputs from `x`: one accumulator an output, keys ascending. Keys that
 // are not in `visible` are not multiplied: 0 times NaN is no 0.
-template <class E, int M, int C, bool Ask>
-static inline void add_values(const Tile<typename E::Type>& tile, const Ahead& ahead, uint32_t visible, const float* p,
+template <class T, int M, int C, bool Ask>
+static inline void add_values(const Tile<T>& tile, const Ahead& ahead, uint32_t visible, const float* p,
                               int64_t head_dim, int64_t x, float* acc) {
-  using T = typename E::Type;
   Vec sum[M][C];
-#pragma GCC unroll 8
+KVPACT_UNROLL
   for (int m = 0; m < M; m++)
-#pragma GCC unroll 8
+KVPACT_UNROLL
     for (int c = 0; c < C; c++) sum[m][c] = load(acc + m * head_dim + x + c * kLanes);
   const auto take = [&](int64_t t, const T* row) {
     Vec v[C];
-#pragma GCC unroll 8
-    for (int c = 0; c < C; c++) v[c] = E::get(row + c * kLanes);
-#pragma GCC unroll 8
+KVPACT_UNROLL
+    for (int c = 0; c < C; c++) v[c] = load(row + c * kLanes);
+KVPACT_UNROLL
     for (int m = 0; m < M; m++) {
       const Vec b = set1(p[m * kTile + t]);
-#pragma GCC unroll 8
+KVPACT_UNROLL
       for (int c = 0; c < C; c++) sum[m][c] = fma(b, v[c], sum[m][c]);
     }
   };
@@ -140,27 +127,27 @@ static inline void add_values(const Tile<typename E::Type>& tile, const Ahead& a
       take(t, tile.value[t / kLanes] + (t % kLanes) * head_dim + x);
     }
   }
-#pragma GCC unroll 8
+KVPACT_UNROLL
   for (int m = 0; m < M; m++)
-#pragma GCC unroll 8
+KVPACT_UNROLL
     for (int c = 0; c < C; c++) store(acc + m * head_dim + x + c * kLanes, sum[m][c]);
 }
 
 // Three rows by four vectors, or six by two, are twelve accumulators: enough to hide the latency of an FMA, few enough for sixteen
 // registers.
-template <class E, int M, bool Ask>
-static void score_rows(const Tile<typename E::Type>& tile, const float* q, int64_t head_dim, float* scores, const Ahead& ahead) {
+template <class T, int M, bool Ask>
+static void score_rows(const Tile<T>& tile, const float* q, int64_t head_dim, float* scores, const Ahead& ahead) {
   constexpr int C = M <= 3 ? 4 : 2;
-  for (int first = 0; first < kColumns; first += C) score<E, M, C, Ask>(tile, first, q, head_dim, scores, ahead);
+  for (int first = 0; first < kColumns; first += C) score<T, M, C, Ask>(tile, first, q, head_dim, scores, ahead);
 }
 
-template <class E, int M, bool Ask>
-static void add_value_rows(const Tile<typename E::Type>& tile, const Ahead& ahead, uint32_t visible, const float* p,
+template <class T, int M, bool Ask>
+static void add_value_rows(const Tile<T>& tile, const Ahead& ahead, uint32_t visible, const float* p,
                            int64_t head_dim, float* acc) {
   constexpr int C = M <= 3 ? 4 : 2;
   int64_t x = 0;
-  for (; x + C * kLanes <= head_dim; x += C * kLanes) add_values<E, M, C, Ask>(tile, ahead, visible, p, head_dim, x, acc);
-  for (; x < head_dim; x += kLanes) add_values<E, M, 1, false>(tile, ahead, visible, p, head_dim, x, acc);
+  for (; x + C * kLanes <= head_dim; x += C * kLanes) add_values<T, M, C, Ask>(tile, ahead, visible, p, head_dim, x, acc);
+  for (; x < head_dim; x += kLanes) add_values<T, M, 1, false>(tile, ahead, visible, p, head_dim, x, acc);
 }
 
 // A row's running fold: the largest score so far, and the sum of exp(score - largest); 0 when no key was visible.
@@ -177,14 +164,14 @@ static inline float exp_nonpositive(float x) {
 // Turns a row's raw scores [32] into weights, and scales what the row has gathered when its maximum grows. visible is not 0.
 static inline void weigh(float* scores, uint32_t visible, float scale, float soft_cap, Fold& fold, float* acc, int64_t head_dim) {
   Vec s[kColumns];
-#pragma GCC unroll 8
+KVPACT_UNROLL
   for (int c = 0; c < kColumns; c++) s[c] = mul(load(scores + c * kLanes), set1(scale));
   if (soft_cap != 0)
     for (int c = 0; c < kColumns; c++) s[c] = mul(set1(soft_cap), tanh(div(s[c], set1(soft_cap))));
   if (visible != kAllVisible)
     for (int c = 0; c < kColumns; c++) s[c] = select(mask_of(visible >> (c * kLanes) & 0xff), s[c], set1(-__builtin_inff()));
-  const float largest = std::max(fold.largest, max_lanes(max(max(s[0], s[1]), max(s[2], s[3]))));
-#pragma GCC unroll 8
+  const float largest = larger(fold.largest, max_lanes(max(max(s[0], s[1]), max(s[2], s[3]))));
+KVPACT_UNROLL
   for (int c = 0; c < kColumns; c++) {
     s[c] = exp_nonpositive(sub(s[c], set1(largest)));
     store(scores + c * kLanes, s[c]);

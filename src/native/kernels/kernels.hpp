@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace kvpact {
+#include "dtype.hpp"
 
-enum class DType : int32_t { f32 = 0, bf16 = 1, f16 = 2 };
+namespace kvpact {
 
 constexpr int64_t kPanelWidth = 16;  // outputs whose weights lie side by side in a packed matrix
 

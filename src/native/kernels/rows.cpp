@@ -10,14 +10,14 @@ constexpr int kSums = 4;  // running vectors of a row's sum: position i goes to 
 // The first n < 8 numbers of p, behind them +0: a tail runs the vector body on padded lanes.
 Vec load_tail(const float* p, int64_t n) {
   alignas(32) float lanes[kLanes] = {};
-  std::memcpy(lanes, p, static_cast<size_t>(n) * sizeof(float));
+  memcpy(lanes, p, static_cast<size_t>(n) * sizeof(float));
   return load(lanes);
 }
 
 void store_tail(float* p, Vec v, int64_t n) {
   alignas(32) float lanes[kLanes];
   store(lanes, v);
-  std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(float));
+  memcpy(p, lanes, static_cast<size_t>(n) * sizeof(float));
 }
 
 // to[i] = f(i), eight at a time; f gets the index and how to load.
@@ -75,23 +75,23 @@ void activate_rows(F&& f, const float* gate, const float* up, int64_t stride, in
   }
 }
 
-void widen(const uint16_t* from, bool is_bf16, int64_t width, float* to) {
+template <class T>
+void widen_row(const T* from, int64_t width, float* to) {
   int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) store(to + i, load(from + i, is_bf16));
-  if (i == width) return;
-  uint16_t lanes[kLanes] = {};
-  std::memcpy(lanes, from + i, static_cast<size_t>(width - i) * sizeof(uint16_t));
-  store_tail(to + i, load(lanes, is_bf16), width - i);
+  for (; i + kLanes <= width; i += kLanes) store(to + i, load(from + i));
+  for (; i < width; i++) to[i] = widen(from[i]);
 }
 
 }  // namespace
 
 void embed(const void* table, DType dtype, const int64_t* ids, int64_t rows, int64_t width, float* out) {
   for (int64_t r = 0; r < rows; r++, out += width) {
-    if (dtype == DType::f32)
-      std::memcpy(out, static_cast<const float*>(table) + ids[r] * width, static_cast<size_t>(width) * sizeof(float));
-    else
-      widen(static_cast<const uint16_t*>(table) + ids[r] * width, dtype == DType::bf16, width, out);
+    const int64_t from = ids[r] * width;
+    switch (dtype) {
+      case DType::f32: memcpy(out, static_cast<const float*>(table) + from, static_cast<size_t>(width) * sizeof(float)); break;
+      case DType::bf16: widen_row(static_cast<const bf16_t*>(table) + from, width, out); break;
+      case DType::f16: widen_row(static_cast<const f16_t*>(table) + from, width, out); break;
+    }
   }
 }
 
