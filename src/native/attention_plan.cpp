@@ -5,9 +5,9 @@
 namespace kvpact {
 namespace {
 
-constexpr int64_t kRowsOfUnit = 96;      // enough rows to widen a tile once for all, few enough for the nearest caches
-constexpr int64_t kUnitsOfThread = 4;    // fewer leave a thread idle at the end
-constexpr int64_t kMaxSplitRows = 16;    // more rows are work enough, and their partial results are large
+constexpr int64_t kRowsOfUnit = 96;    // enough rows to widen a tile once for all, few enough for the nearest caches
+constexpr int64_t kUnitsOfThread = 4;  // fewer leave a thread idle at the end
+constexpr int64_t kMaxSplitRows = 16;  // more rows are work enough, and their partial results are large
 
 // Segments that hold a key which the unit's tokens may see, from 0.
 int64_t num_segments(const AttentionStep& step, const AttentionUnit& unit) {
@@ -24,7 +24,8 @@ void add_split(const AttentionStep& step, const std::vector<AttentionUnit>& whol
   const int64_t row = step.entries.head_dim + 2;
   int64_t size = 0;
   for (const AttentionUnit& unit : whole)
-    if (unit.num_segments > 1 && unit.num_tokens * step.group <= kMaxSplitRows) size += unit.num_segments * unit.num_tokens * step.group * row;
+    if (unit.num_segments > 1 && unit.num_tokens * step.group <= kMaxSplitRows)
+      size += unit.num_segments * unit.num_tokens * step.group * row;
   plan.partial.resize(static_cast<size_t>(size));
   float* to = plan.partial.data();
   for (AttentionUnit unit : whole) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "dtype.hpp"
+#include "row_types.hpp"
 
 namespace kvpact::KVPACT_ISA_NS {
 
@@ -26,8 +27,6 @@ void rotary_table(const float* inverse_frequency, int64_t half, int64_t first_po
 // behind rotary_dim stays. Row r takes the tables' row positions[r].
 void rotate(float* x, int64_t stride, int64_t heads, int64_t head_dim, int64_t rotary_dim, const float* cos, const float* sin,
             const int64_t* positions, int64_t rows);
-
-enum class Activation : int32_t { silu = 0, gelu = 1, gelu_tanh = 2 };
 
 // out = activation(gate) * up, [rows, width] each; up may be null (then no product).
 void activate(Activation kind, const float* gate, const float* up, int64_t stride, int64_t rows, int64_t width, float* out,

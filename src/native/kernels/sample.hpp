@@ -3,16 +3,11 @@
 
 #include <cstdint>
 
+#include "row_types.hpp"
+
 namespace kvpact::KVPACT_ISA_NS {
 
-struct RowFacts {
-  float largest;          // NaN when the row holds one
-  int64_t argmax;         // the lowest id of the largest logit
-  int64_t num_not_valid;  // NaN or +inf; -inf is allowed: it says that a token can't follow
-  int64_t first_not_valid;  // its id; -1: none
-};
-
-// One row of logits [vocab], fp32. A row is usable when largest is finite.
+// One row of logits [vocab], fp32.
 RowFacts row_facts(const float* logits, int64_t vocab);
 
 // fp64 numbers of scratch that exp_sum needs.

@@ -25,7 +25,7 @@ static std::vector<float> normals(size_t n, float scale = 1) {
 static float at(Vec (*f)(Vec), float x) {
   float lanes[8];
   isa::store(lanes, f(isa::set1(x)));
-  for (float lane : lanes) CHECK(!std::memcmp(&lane, lanes, 4), "lanes of f(%g) differ", static_cast<double>(x));
+  for (float lane : lanes) CHECK(!std::memcmp(&lane, lanes, 4), "lanes of f(%g) differ", double(x));
   return lanes[0];
 }
 
@@ -35,7 +35,9 @@ static double worst(Vec (*f)(Vec), double (*truth)(double), float from, float to
   for (int i = 0; i <= 200000; i++) {
     const float x = from + (to - from) * static_cast<float>(i) / 200000;
     const double want = truth(x), got = at(f, x);
-    const double unit = in_ulps ? std::nextafter(std::fabs(static_cast<float>(want)), INFINITY) - std::fabs(static_cast<float>(want)) : std::fabs(want);
+    const double unit = in_ulps
+                            ? std::nextafter(std::fabs(static_cast<float>(want)), INFINITY) - std::fabs(static_cast<float>(want))
+                            : std::fabs(want);
     if (std::fabs(want) < std::numeric_limits<float>::min()) continue;
     largest = std::max(largest, std::fabs(got - want) / unit);
   }
@@ -86,20 +88,21 @@ static void angles_are_reduced_well() {
   for (int i = 0; i <= 400000; i++) {
     const float x = i < 200000 ? static_cast<float>(i) * 0.5f : static_cast<float>(400000 - i) * -1.3e-4f;
     const isa::SinCos got = isa::sin_cos(x);
-    error = std::max({error, std::fabs(got.sin - std::sin(static_cast<double>(x))), std::fabs(got.cos - std::cos(static_cast<double>(x)))});
+    error = std::max({error, std::fabs(got.sin - std::sin(double(x))), std::fabs(got.cos - std::cos(double(x)))});
   }
   CHECK(error < 6.1e-8, "%g", error);  // half a unit in the last place of 1
 }
 
 static void check_near(const std::vector<float>& got, const std::function<double(size_t)>& want, double bound, const char* what) {
   for (size_t i = 0; i < got.size(); i++)
-    CHECK(std::fabs(got[i] - want(i)) <= bound * (1 + std::fabs(want(i))), "%s at %zu: %g, not %g", what, i, static_cast<double>(got[i]), want(i));
+    CHECK(std::fabs(got[i] - want(i)) <= bound * (1 + std::fabs(want(i))), "%s at %zu: %g, not %g", what, i, double(got[i]),
+          want(i));
 }
 
 static void norms_are_right_and_depend_on_their_row_alone() {
   for (int64_t width : {1, 5, 8, 31, 32, 40, 64, 576, 579}) {
     const int64_t rows = 3, stride = width + 3;
-    const size_t w = static_cast<size_t>(width), s = static_cast<size_t>(stride);
+    const size_t w = size_t(width), s = size_t(stride);
     std::vector<float> x = normals(3 * s, 2), weight = normals(w), bias = normals(w), rms(3 * w), layer(3 * w), one(w);
     for (size_t r = 0; r < 3; r++)
       for (size_t i = w; i < s; i++) x[r * s + i] = NAN;  // between rows
@@ -107,13 +110,18 @@ static void norms_are_right_and_depend_on_their_row_alone() {
     isa::layer_norm(x.data(), stride, weight.data(), bias.data(), 1e-5f, rows, width, layer.data(), width);
     std::vector<double> mean(3), squares(3), var(3);
     for (size_t r = 0; r < 3; r++) {
-      for (size_t i = 0; i < w; i++) mean[r] += x[r * s + i] / static_cast<double>(w), squares[r] += std::pow(x[r * s + i], 2.0) / static_cast<double>(w);
-      for (size_t i = 0; i < w; i++) var[r] += std::pow(x[r * s + i] - mean[r], 2.0) / static_cast<double>(w);
+      for (size_t i = 0; i < w; i++) mean[r] += x[r * s + i] / double(w), squares[r] += std::pow(x[r * s + i], 2.0) / double(w);
+      for (size_t i = 0; i < w; i++) var[r] += std::pow(x[r * s + i] - mean[r], 2.0) / double(w);
     }
-    check_near(rms, [&](size_t k) { return x[k / w * s + k % w] / std::sqrt(squares[k / w] + 1e-5f) * weight[k % w]; }, 1e-6, "rms_norm");
+    check_near(
+        rms, [&](size_t k) { return x[k / w * s + k % w] / std::sqrt(squares[k / w] + 1e-5f) * weight[k % w]; }, 1e-6, "rms_norm");
     if (width > 1)
-      check_near(layer, [&](size_t k) { return (x[k / w * s + k % w] - mean[k / w]) / std::sqrt(var[k / w] + 1e-5f) * weight[k % w] + bias[k % w]; }, 4e-6,
-                 "layer_norm");
+      check_near(
+          layer,
+          [&](size_t k) {
+            return (x[k / w * s + k % w] - mean[k / w]) / std::sqrt(var[k / w] + 1e-5f) * weight[k % w] + bias[k % w];
+          },
+          4e-6, "layer_norm");
     std::vector<float> shifted(w + 1);  // another alignment, alone, in place
     std::copy(x.begin() + static_cast<long>(s), x.begin() + static_cast<long>(s + w), shifted.begin() + 1);
     isa::rms_norm(shifted.data() + 1, width, weight.data(), 1e-5f, 1, width, shifted.data() + 1, width);
@@ -126,19 +134,23 @@ static void norms_are_right_and_depend_on_their_row_alone() {
 static void rotation_follows_hugging_face() {
   for (int64_t rotary : {16, 24, 8}) {
     const int64_t heads = 3, dim = 24, half = rotary / 2, rows = 2, first = 99990;
-    std::vector<float> frequency(static_cast<size_t>(half)), cos(static_cast<size_t>(half * 20)), sin(cos.size());
-    for (int64_t i = 0; i < half; i++) frequency[static_cast<size_t>(i)] = static_cast<float>(std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(rotary)));
+    std::vector<float> frequency(half), cos(half * 20), sin(half * 20);
+    for (int64_t i = 0; i < half; i++)
+      frequency[size_t(i)] = static_cast<float>(std::pow(10000.0, -2.0 * double(i) / double(rotary)));
     isa::rotary_table(frequency.data(), half, first, 20, 1.0f, cos.data(), sin.data());
-    std::vector<float> x = normals(static_cast<size_t>(rows * heads * dim)), y = x;
+    std::vector<float> x = normals(size_t(rows * heads * dim)), y = x;
     const std::vector<int64_t> positions = {7, 19};
     isa::rotate(y.data(), heads * dim, heads, dim, rotary, cos.data(), sin.data(), positions.data(), rows);
-    check_near(y, [&](size_t k) {
-      const int64_t d = static_cast<int64_t>(k) % dim, row = static_cast<int64_t>(k) / (heads * dim);
-      if (d >= rotary) return static_cast<double>(x[k]);
-      const float angle = static_cast<float>(first + positions[static_cast<size_t>(row)]) * frequency[static_cast<size_t>(d % half)];
-      const double turned = d < half ? -x[k + static_cast<size_t>(half)] : x[k - static_cast<size_t>(half)];
-      return x[k] * std::cos(static_cast<double>(angle)) + turned * std::sin(static_cast<double>(angle));
-    }, 4e-7, "rotate");
+    check_near(
+        y,
+        [&](size_t k) {
+          const int64_t d = static_cast<int64_t>(k) % dim, row = static_cast<int64_t>(k) / (heads * dim);
+          if (d >= rotary) return double(x[k]);
+          const float angle = static_cast<float>(first + positions[size_t(row)]) * frequency[size_t(d % half)];
+          const double turned = d < half ? -x[k + size_t(half)] : x[k - size_t(half)];
+          return x[k] * std::cos(double(angle)) + turned * std::sin(double(angle));
+        },
+        4e-7, "rotate");
   }
 }
 
@@ -151,17 +163,18 @@ static void activations_are_right() {
       [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); },
   };
   for (int kind = 0; kind < 3; kind++) {
-    isa::activate(static_cast<isa::Activation>(kind), gate.data(), up.data(), 37, 3, 37, out.data(), 37);
+    isa::activate(static_cast<kvpact::Activation>(kind), gate.data(), up.data(), 37, 3, 37, out.data(), 37);
     check_near(out, [&](size_t i) { return truths[kind](gate[i]) * up[i]; }, 2e-6, "activation");
-    isa::activate(static_cast<isa::Activation>(kind), gate.data() + 37, up.data() + 37, 37, 1, 37, alone.data(), 37);
+    isa::activate(static_cast<kvpact::Activation>(kind), gate.data() + 37, up.data() + 37, 37, 1, 37, alone.data(), 37);
     CHECK(!std::memcmp(alone.data(), out.data() + 37, 37 * 4), "activation %d alone", kind);
-    isa::activate(static_cast<isa::Activation>(kind), gate.data(), nullptr, 37, 3, 37, out.data(), 37);
+    isa::activate(static_cast<kvpact::Activation>(kind), gate.data(), nullptr, 37, 3, 37, out.data(), 37);
     check_near(out, [&](size_t i) { return truths[kind](gate[i]); }, 2e-6, "activation without up");
   }
   const float far[] = {-200, 200, -88.5f};
   float got[3];
-  isa::activate(isa::Activation::silu, far, nullptr, 3, 1, 3, got, 3);
-  CHECK(got[0] == 0 && got[1] == 200 && std::fabs(got[2]) < 1e-30f, "silu far out: %g %g %g", static_cast<double>(got[0]), static_cast<double>(got[1]), static_cast<double>(got[2]));
+  isa::activate(kvpact::Activation::silu, far, nullptr, 3, 1, 3, got, 3);
+  CHECK(got[0] == 0 && got[1] == 200 && std::fabs(got[2]) < 1e-30f, "silu far out: %g %g %g", double(got[0]), double(got[1]),
+        double(got[2]));
 }
 
 static void rows_are_gathered_and_added() {
@@ -169,7 +182,7 @@ static void rows_are_gathered_and_added() {
   const std::vector<int64_t> ids = {4, 0};
   std::vector<float> out(26);
   isa::embed(table.data(), kvpact::DType::f32, ids.data(), 2, 13, out.data());
-  check_near(out, [&](size_t i) { return table[static_cast<size_t>(ids[i / 13]) * 13 + i % 13]; }, 0, "embed");
+  check_near(out, [&](size_t i) { return table[size_t(ids[i / 13]) * 13 + i % 13]; }, 0, "embed");
   // every number that bf16 and fp16 have is widened exactly
   for (auto dtype : {kvpact::DType::bf16, kvpact::DType::f16}) {
     std::vector<uint16_t> half(65536);
@@ -179,36 +192,40 @@ static void rows_are_gathered_and_added() {
     isa::embed(half.data(), dtype, &row, 1, 65536, wide.data());
     for (size_t i = 0; i < half.size(); i++) {
       const bool bf16 = dtype == kvpact::DType::bf16;
-      const int bits = bf16 ? 7 : 10, bias = bf16 ? 127 : 15, exponent = static_cast<int>(i >> bits & (bf16 ? 0xff : 0x1f));
-      const double rest = static_cast<double>(i & ((1u << bits) - 1)) / (1 << bits), sign = i >> 15 ? -1 : 1;
+      const int bits = bf16 ? 7 : 10, bias = bf16 ? 127 : 15, exponent = int(i >> bits & (bf16 ? 0xff : 0x1f));
+      const double rest = double(i & ((1u << bits) - 1)) / (1 << bits), sign = i >> 15 ? -1 : 1;
       const bool special = exponent == (bf16 ? 0xff : 0x1f);
-      const double want = special ? (rest != 0 ? NAN : sign * INFINITY) : sign * std::ldexp(exponent ? 1 + rest : rest, (exponent ? exponent : 1) - bias);
-      CHECK(std::isnan(want) ? std::isnan(wide[i]) : wide[i] == want && std::signbit(wide[i]) == std::signbit(want), "dtype %d bits %zx", static_cast<int>(dtype), i);
+      const double want = special ? (rest != 0 ? NAN : sign * INFINITY)
+                                  : sign * std::ldexp(exponent ? 1 + rest : rest, (exponent ? exponent : 1) - bias);
+      CHECK(std::isnan(want) ? std::isnan(wide[i]) : wide[i] == want && std::signbit(wide[i]) == std::signbit(want),
+            "dtype %d bits %zx", int(dtype), i);
     }
   }
   std::vector<float> sum = out;
   isa::add_rows(sum.data(), other.data(), 26, sum.data());
-  check_near(sum, [&](size_t i) { return static_cast<double>(out[i] + other[i]); }, 0, "add_rows");
+  check_near(sum, [&](size_t i) { return double(out[i] + other[i]); }, 0, "add_rows");
 }
 
 static void a_row_of_logits_is_read_right() {
   for (int64_t vocab : {1, 2, 3, 7, 8, 9, 1000, 4096, 4099}) {
-    std::vector<float> x = normals(static_cast<size_t>(vocab), 4);
-    x[static_cast<size_t>(vocab / 2)] = x[static_cast<size_t>(vocab - 1)] = 50;  // a tie
+    std::vector<float> x = normals(size_t(vocab), 4);
+    x[size_t(vocab / 2)] = x[size_t(vocab - 1)] = 50;  // a tie
     if (vocab > 3) x[0] = -INFINITY;
-    isa::RowFacts facts = isa::row_facts(x.data(), vocab);
-    CHECK(facts.largest == 50 && facts.argmax == vocab / 2 && facts.num_not_valid == 0 && facts.first_not_valid == -1, "vocab %ld", vocab);
+    kvpact::RowFacts facts = isa::row_facts(x.data(), vocab);
+    CHECK(facts.largest == 50 && facts.argmax == vocab / 2 && facts.num_not_valid == 0 && facts.first_not_valid == -1, "vocab %ld",
+          vocab);
     CHECK(isa::rank_of(x.data(), vocab, vocab / 2) == 1, "rank of the first of a tie");
-    CHECK(isa::rank_of(x.data(), vocab, vocab - 1) == (vocab > 2 || vocab == 2 ? (vocab / 2 == vocab - 1 ? 1 : 2) : 1), "rank of the second");
-    std::vector<double> scratch(static_cast<size_t>(isa::exp_sum_scratch(vocab)));
+    CHECK(isa::rank_of(x.data(), vocab, vocab - 1) == (vocab > 2 || vocab == 2 ? (vocab / 2 == vocab - 1 ? 1 : 2) : 1),
+          "rank of the second");
+    std::vector<double> scratch(size_t(isa::exp_sum_scratch(vocab)));
     long double want = 0;
     for (float v : x) want += std::exp(static_cast<long double>(v) - 50);
     const double got = isa::exp_sum(x.data(), vocab, facts.largest, scratch.data());
-    CHECK(std::fabs(static_cast<double>(got - want)) < 4e-16 * static_cast<double>(want) * 16, "exp_sum %.17g", got);
-    x[static_cast<size_t>(vocab - 1)] = NAN;
+    CHECK(std::fabs(double(got - want)) < 4e-16 * double(want) * 16, "exp_sum %.17g", got);
+    x[size_t(vocab - 1)] = NAN;
     facts = isa::row_facts(x.data(), vocab);
     CHECK(std::isnan(facts.largest) && facts.num_not_valid == 1 && facts.first_not_valid == vocab - 1, "NaN, vocab %ld", vocab);
-    x[static_cast<size_t>(vocab / 3)] = INFINITY;
+    x[size_t(vocab / 3)] = INFINITY;
     facts = isa::row_facts(x.data(), vocab);
     CHECK(facts.first_not_valid == vocab / 3 && facts.num_not_valid == (vocab == 1 ? 1 : 2), "infinity, vocab %ld", vocab);
   }
