@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace kvpact {
+#include "attention_types.hpp"
+#include "dtype.hpp"
+#include "row_types.hpp"
 
-enum class DType : int32_t { f32 = 0, bf16 = 1, f16 = 2 };
+namespace kvpact {
 
 constexpr int64_t kPanelWidth = 16;  // outputs whose weights lie side by side in a packed matrix
 
@@ -52,6 +54,28 @@ struct Kernels {
   int64_t (*linear_packed_bytes)(int64_t out_features, int64_t in_features, DType dtype);
   void (*linear_pack)(const LinearPackCall& call);
   void (*linear)(const LinearCall& call);
+  // What each does is written in attention.hpp, rows.hpp and sample.hpp.
+  int64_t (*attention_scratch)(int64_t rows, int64_t head_dim);
+  void (*attend)(const AttentionStep& step, const AttentionUnit& unit, float* scratch);
+  void (*combine)(const AttentionStep& step, const AttentionUnit& unit, float* scratch);
+  void (*write_entries)(const EntryStorage& entries, const float* keys, const float* values, const int64_t* slots, int64_t rows,
+                        WriteReport* report);
+  void (*embed)(const void* table, DType dtype, const int64_t* ids, int64_t rows, int64_t width, float* out);
+  void (*rms_norm)(const float* x, int64_t stride, const float* weight, float eps, int64_t rows, int64_t width, float* out,
+                   int64_t out_stride);
+  void (*layer_norm)(const float* x, int64_t stride, const float* weight, const float* bias, float eps, int64_t rows, int64_t width,
+                     float* out, int64_t out_stride);
+  void (*rotary_table)(const float* inverse_frequency, int64_t half, int64_t first_position, int64_t num_positions,
+                       float attention_factor, float* cos, float* sin);
+  void (*rotate)(float* x, int64_t stride, int64_t heads, int64_t head_dim, int64_t rotary_dim, const float* cos, const float* sin,
+                 const int64_t* positions, int64_t rows);
+  void (*activate)(Activation kind, const float* gate, const float* up, int64_t stride, int64_t rows, int64_t width, float* out,
+                   int64_t out_stride);
+  void (*add_rows)(const float* a, const float* b, int64_t count, float* out);
+  RowFacts (*row_facts)(const float* logits, int64_t vocab);
+  int64_t (*exp_sum_scratch)(int64_t vocab);
+  double (*exp_sum)(const float* logits, int64_t vocab, float largest, double* scratch);
+  int64_t (*rank_of)(const float* logits, int64_t vocab, int64_t token);
 };
 
 constexpr int64_t num_panels(int64_t out_features) { return (out_features + kPanelWidth - 1) / kPanelWidth; }

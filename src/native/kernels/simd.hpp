@@ -110,6 +110,37 @@ KVPACT_INLINE void load_interleaved(const bf16_t* p, Vec& a, Vec& b) {
   b = _mm256_castsi256_ps(_mm256_and_si256(h, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
+using Mask = __m256;  // each lane all ones or all zeros
+
+KVPACT_INLINE Vec sqrt(Vec a) { return _mm256_sqrt_ps(a); }
+KVPACT_INLINE Vec bit_and(Vec a, Vec b) { return _mm256_and_ps(a, b); }
+KVPACT_INLINE Vec bit_or(Vec a, Vec b) { return _mm256_or_ps(a, b); }
+KVPACT_INLINE Vec bit_xor(Vec a, Vec b) { return _mm256_xor_ps(a, b); }
+KVPACT_INLINE Mask less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+KVPACT_INLINE Mask equal(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+KVPACT_INLINE Vec select(Mask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, m); }
+KVPACT_INLINE int lanes_of(Mask m) { return _mm256_movemask_ps(m); }
+// Lane i is on when bit i of `bits` is.
+KVPACT_INLINE Mask mask_of(uint32_t bits) {
+  const __m256i one = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), one), one));
+}
+// The bit patterns, moved left by 23: the low 8 bits become an exponent.
+KVPACT_INLINE Vec shift_to_exponent(Vec a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23)); }
+// Whole numbers as fp32 of the biased exponents.
+KVPACT_INLINE Vec exponent_of(Vec a) { return _mm256_cvtepi32_ps(_mm256_srli_epi32(_mm256_castps_si256(a), 23)); }
+// Lanes (i, i + 4), then (i, i + 2), then (0, 1): the one tree of every horizontal sum.
+KVPACT_INLINE float sum_lanes(Vec v) {
+  __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+KVPACT_INLINE float max_lanes(Vec v) {
+  __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+
 #else
 
 struct Vec {
@@ -178,6 +209,43 @@ KVPACT_INLINE void store(f16_t* p, Vec v) {
   float lanes[kLanes];
   store(lanes, v);
   for (int i = 0; i < kLanes; i++) p[i] = narrow_f16(lanes[i]);
+}
+
+using Mask = Vec;
+
+KVPACT_INLINE Vec sqrt(Vec a) { return {_mm_sqrt_ps(a.lo), _mm_sqrt_ps(a.hi)}; }
+KVPACT_INLINE Vec bit_and(Vec a, Vec b) { return {_mm_and_ps(a.lo, b.lo), _mm_and_ps(a.hi, b.hi)}; }
+KVPACT_INLINE Vec bit_or(Vec a, Vec b) { return {_mm_or_ps(a.lo, b.lo), _mm_or_ps(a.hi, b.hi)}; }
+KVPACT_INLINE Vec bit_xor(Vec a, Vec b) { return {_mm_xor_ps(a.lo, b.lo), _mm_xor_ps(a.hi, b.hi)}; }
+KVPACT_INLINE Mask less(Vec a, Vec b) { return {_mm_cmplt_ps(a.lo, b.lo), _mm_cmplt_ps(a.hi, b.hi)}; }
+KVPACT_INLINE Mask equal(Vec a, Vec b) { return {_mm_cmpeq_ps(a.lo, b.lo), _mm_cmpeq_ps(a.hi, b.hi)}; }
+KVPACT_INLINE Vec select(Mask m, Vec yes, Vec no) {
+  return {_mm_or_ps(_mm_and_ps(m.lo, yes.lo), _mm_andnot_ps(m.lo, no.lo)), _mm_or_ps(_mm_and_ps(m.hi, yes.hi), _mm_andnot_ps(m.hi, no.hi))};
+}
+KVPACT_INLINE int lanes_of(Mask m) { return _mm_movemask_ps(m.lo) | _mm_movemask_ps(m.hi) << 4; }
+// Lane i is on when bit i of `bits` is.
+KVPACT_INLINE Mask mask_of(uint32_t bits) {
+  const __m128i all = _mm_set1_epi32(static_cast<int>(bits)), a = _mm_setr_epi32(1, 2, 4, 8), b = _mm_setr_epi32(16, 32, 64, 128);
+  return {_mm_castsi128_ps(_mm_cmpeq_epi32(_mm_and_si128(all, a), a)), _mm_castsi128_ps(_mm_cmpeq_epi32(_mm_and_si128(all, b), b))};
+}
+// The bit patterns, moved left by 23: the low 8 bits become an exponent.
+KVPACT_INLINE Vec shift_to_exponent(Vec a) {
+  return {_mm_castsi128_ps(_mm_slli_epi32(_mm_castps_si128(a.lo), 23)), _mm_castsi128_ps(_mm_slli_epi32(_mm_castps_si128(a.hi), 23))};
+}
+// Whole numbers as fp32 of the biased exponents.
+KVPACT_INLINE Vec exponent_of(Vec a) {
+  return {_mm_cvtepi32_ps(_mm_srli_epi32(_mm_castps_si128(a.lo), 23)), _mm_cvtepi32_ps(_mm_srli_epi32(_mm_castps_si128(a.hi), 23))};
+}
+// Lanes (i, i + 4), then (i, i + 2), then (0, 1): the one tree of every horizontal sum.
+KVPACT_INLINE float sum_lanes(Vec v) {
+  __m128 a = _mm_add_ps(v.lo, v.hi);
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+KVPACT_INLINE float max_lanes(Vec v) {
+  __m128 a = _mm_max_ps(v.lo, v.hi);
+  a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
 }
 
 #endif
