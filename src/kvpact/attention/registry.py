@@ -23,6 +23,12 @@ def _reference() -> Operators:
     return ReferenceOperators()
 
 
+def _native() -> Operators:
+    from kvpact.ops.native import NativeOperators
+
+    return NativeOperators()
+
+
 class BackendRegistry:
     """Names -> factories. `get` hands out only what has been verified against the reference."""
 
@@ -34,6 +40,7 @@ class BackendRegistry:
     def default(cls) -> BackendRegistry:
         """A registry with the backends that kvpact brings."""
         registry = cls()
+        registry.register("native", _native)
         registry.register("torch", _torch)
         registry.register("reference", _reference)
         return registry

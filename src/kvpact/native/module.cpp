@@ -1,5 +1,8 @@
-// The compiled core. It only says how it was built, because that is part of a cache entry's identity.
+// The compiled core. How it was built is part of a cache entry's identity.
 #include <nanobind/nanobind.h>
+
+#include "bindings.hpp"
+#include "dispatch.hpp"
 
 namespace nb = nanobind;
 
@@ -8,20 +11,6 @@ namespace nb = nanobind;
 #endif
 
 namespace {
-
-const char *isa() {
-#if defined(__AVX512F__)
-    return "x86-64 avx512f";
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-    return "x86-64 avx2 fma f16c";
-#elif defined(__x86_64__)
-    return "x86-64";
-#elif defined(__aarch64__)
-    return "aarch64 neon";
-#else
-    return "generic";
-#endif
-}
 
 const char *compiler() {
 #if defined(__clang__)
@@ -38,7 +27,7 @@ nb::dict build_info() {
     info["compiler"] = compiler();
     info["flags"] = KVPACT_FLAGS;
     info["build_type"] = KVPACT_BUILD_TYPE;
-    info["isa"] = isa();
+    info["isa"] = kvpact::select_kernels().isa;
     return info;
 }
 
@@ -46,5 +35,7 @@ nb::dict build_info() {
 
 NB_MODULE(_native, m) {
     m.doc() = "The compiled core of kvpact.";
-    m.def("build_info", &build_info, "Compiler, flags, build type and the instruction set that the code is compiled for.");
+    kvpact::bind_entries(m);
+    kvpact::bind_core(m);
+    m.def("build_info", &build_info, "Compiler, flags, build type and the instruction set that was chosen.");
 }

@@ -23,11 +23,12 @@ class BlockLayout(str, Enum):
 class LayerCache:
     """One layer's entries: keys and values [num_blocks, block_size, K, D], keys after rotation.
 
-    These are logical views. How the entries of a block lie in memory is the backend's `layout`.
+    These are logical views of `memory` [2, num_blocks, block_size * K * D]; how a block's entries lie there is the backend's layout.
     """
 
     keys: Tensor
     values: Tensor
+    memory: Tensor
 
 
 def layer_cache(memory: Tensor, layout: BlockLayout, block_size: int, num_kv_heads: int, head_dim: int) -> LayerCache:
@@ -35,6 +36,7 @@ def layer_cache(memory: Tensor, layout: BlockLayout, block_size: int, num_kv_hea
     keys, values = memory
     if layout is BlockLayout.TOKENS:
         shape = (-1, block_size, num_kv_heads, head_dim)
-        return LayerCache(keys=keys.view(shape), values=values.view(shape))
+        return LayerCache(keys=keys.view(shape), values=values.view(shape), memory=memory)
     lanes = keys.view(-1, num_kv_heads, head_dim, block_size)
-    return LayerCache(keys=lanes.permute(0, 3, 1, 2), values=values.view(-1, num_kv_heads, block_size, head_dim).permute(0, 2, 1, 3))
+    by_head = values.view(-1, num_kv_heads, block_size, head_dim)
+    return LayerCache(keys=lanes.permute(0, 3, 1, 2), values=by_head.permute(0, 2, 1, 3), memory=memory)

@@ -82,7 +82,7 @@ static inline void open_rows(Rows& rows, const AttentionStep& step, const Attent
   rows.fold = take<Fold>(scratch, count);
   rows.total = take<Fold>(scratch, count);
   for (int64_t i = 0; i < unit.num_tokens; i++)
-    rows.sight[i] = sight_of(step.rule, step.positions[unit.first_token + i], step.seq_lens[unit.request]);
+    rows.sight[i] = sight_of(step.rules[unit.request], step.positions[unit.first_token + i], step.seq_lens[unit.request]);
 }
 
 // Where row r (token-major, then query head) of the unit lies in q and out.

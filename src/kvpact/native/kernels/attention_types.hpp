@@ -43,7 +43,7 @@ struct AttentionStep {
   const int64_t* query_start;  // [R + 1], cumulative
   const int64_t* seq_lens;     // [R]
   const int64_t* positions;    // [T]
-  Rule rule;
+  const Rule* rules;           // [R], one for each request
   float scale;
   float soft_cap;  // 0: none
   int32_t group;   // query heads per key head, at most kMaxRows

@@ -12,8 +12,9 @@ constexpr int64_t kMaxSplitRows = 16;  // more rows are work enough, and their p
 // Segments that hold a key which the unit's tokens may see, from 0.
 int64_t num_segments(const AttentionStep& step, const AttentionUnit& unit) {
   int64_t stop = step.seq_lens[unit.request];
-  if (step.rule.causal) {
-    int64_t last = step.rule.prefix;
+  const Rule& rule = step.rules[unit.request];
+  if (rule.causal) {
+    int64_t last = rule.prefix;
     for (int64_t i = 0; i < unit.num_tokens; i++) last = std::max(last, step.positions[unit.first_token + i] + 1);
     stop = std::min(stop, last);
   }
