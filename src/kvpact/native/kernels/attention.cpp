@@ -74,9 +74,8 @@ void fold_segment(Rows& rows, const AttentionStep& step, const AttentionUnit& un
   }
 }
 
-// total (largest, sum, acc) takes in a later segment's. Both factors are at most 1, one of them is exactly 1.
+// total (largest, sum, acc) takes in a later segment's. Both factors are at most 1, one of them is exactly 1; an empty one changes no bit.
 void join(Fold& total, float* total_acc, const Fold& fold, const float* acc, int64_t head_dim) {
-  if (fold.sum == 0) return;
   if (total.sum == 0) {
     total = fold;
     memcpy(total_acc, acc, bytes_of(head_dim));

@@ -173,7 +173,7 @@ static void check_bits(const Problem& p, const std::vector<int64_t>& sizes) {
 }
 
 static void a_row_has_the_same_bits_however_the_work_is_cut() {
-  const std::vector<int64_t> all = {1, 5, 8, 16, 24, 32, 64};
+  const std::vector<int64_t> all = {1, 5, 8, 12, 16, 24, 32, 64};
   const Rule plain{0, 0, 0, 1};
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     check_bits(make_problem(2, 3, 64, dtype, plain, {37, 70, 1}, {1, 20, 1}), all);
