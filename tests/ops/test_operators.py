@@ -17,7 +17,7 @@ from kvpact.cache.spec import GroupKind, LayerGroup
 from kvpact.errors import LawBroken
 from kvpact.ids import PAD_SLOT
 from kvpact.ops.base import AttentionInputs, KeySpan, Operators
-from kvpact.ops.layout import LayerCache
+from kvpact.ops.layout import BlockLayout, LayerCache, layer_cache
 from kvpact.ops.reference import ReferenceOperators
 from kvpact.ops.torch_ops import TorchOperators, _entries
 from kvpact.visibility import Visibility
@@ -62,7 +62,7 @@ def test_rotation_turns_each_pair_by_its_angle(ops: Operators) -> None:
 
 def empty_cache(dtype: torch.dtype = torch.float32, num_blocks: int = 3) -> LayerCache:
     shape = (num_blocks, 4, 2, 8)
-    return LayerCache(keys=torch.zeros(shape, dtype=dtype), values=torch.zeros(shape, dtype=dtype))
+    return layer_cache(torch.zeros(2, shape[0], shape[1] * shape[2] * shape[3], dtype=dtype), BlockLayout.TOKENS, *shape[1:])
 
 
 @by_name
@@ -123,7 +123,7 @@ def test_attention_equals_the_reference(
     rule: Visibility, past: int, rows: int, blocks: list[int], group_size: int, dtype: torch.dtype, mode: str
 ) -> None:
     generator = torch.Generator().manual_seed(past * 7 + rows)
-    cache = LayerCache(**{name: torch.randn(6, 4, 2, 8, generator=generator).to(dtype) for name in ("keys", "values")})
+    cache = layer_cache(torch.randn(2, 6, 64, generator=generator).to(dtype), BlockLayout.TOKENS, 4, 2, 8)
     q = torch.randn(rows, 2 * group_size, 8, generator=generator)
     ours = TORCH.attention(q, cache, one_request(rule, past + rows, rows, blocks, mode, TORCH), 0.35)
     exact = REFERENCE.attention(q, cache, one_request(rule, past + rows, rows, blocks, "spans", REFERENCE), 0.35)
@@ -154,7 +154,7 @@ def test_narrow_entries_are_read_as_stored_by_prefill_and_by_decode_alike(dtype:
 
 @by_name
 def test_a_row_that_sees_nothing_gives_zeros(ops: Operators) -> None:
-    cache = LayerCache(keys=torch.randn(3, 4, 2, 8), values=torch.randn(3, 4, 2, 8))
+    cache = layer_cache(torch.randn(2, 3, 64), BlockLayout.TOKENS, 4, 2, 8)
     inputs = one_request(Visibility(), 8, 2, [1, 2], "dense", ops)
     mask = torch.zeros(2, 8, dtype=torch.bool)
     mask[1, 3] = True
@@ -165,7 +165,7 @@ def test_a_row_that_sees_nothing_gives_zeros(ops: Operators) -> None:
 
 
 def test_consecutive_blocks_are_read_in_place_and_grouped_heads_repeat_nothing() -> None:
-    cache = LayerCache(keys=torch.randn(6, 4, 2, 8), values=torch.randn(6, 4, 2, 8))
+    cache = layer_cache(torch.randn(2, 6, 64), BlockLayout.TOKENS, 4, 2, 8)
     read = one_request(Visibility(window=6), 10, 1, [2, 3, 4], "spans", TORCH).reads[0]
     entries = _entries(cache.keys, read)
     assert entries.shape == (2, 6, 8)
