@@ -5,39 +5,54 @@
 namespace kvpact {
 namespace {
 
-constexpr int64_t kRowsOfUnit = 48;            // enough for a panel's weights to be used many times once they are in L2
-constexpr double kWorkOfUnit = 2e5;            // products; some 5 microseconds at least, or sharing costs more than it gives
+constexpr int64_t kWorkOfUnit = 100000;    // products; 2 to 4 microseconds, of which sharing takes less than a tenth
+constexpr int64_t kUnitsPerThread = 4;     // so that a thread that is held up leaves its share to the others
+constexpr int64_t kLeastPanels = 4;        // narrower units read x too often
+constexpr int64_t kMostPanels = 64;        // 2 MB of a 576-wide matrix
+constexpr int64_t kLeastRows = 48;         // fewer rows read each weight too often
+constexpr int64_t kRowsTogether = 6;       // the tallest tile of any build; cutting one would slow it
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+struct Cut {
+  int64_t rows, panels;  // parts in each direction
+};
+
+// By panels first, so that each weight is read by one thread; by rows where there are too few panels. Either cut leaves
+// every sum whole.
+Cut cut(const LinearCall& call, int64_t num_threads) {
+  const int64_t panels = call.panel_end - call.panel_begin;
+  if (num_threads == 1) return {1, 1};
+  const int64_t work = call.rows * panels * kPanelWidth * call.weight.in_features;
+  int64_t wanted = std::clamp<int64_t>(work / kWorkOfUnit, 1, kUnitsPerThread * num_threads);
+  if (wanted == 1) return {1, 1};
+  if (wanted > num_threads) wanted -= wanted % num_threads;
+  const int64_t panel_parts = std::min(wanted, divide_up(panels, kLeastPanels));
+  const int64_t row_parts = std::clamp<int64_t>(wanted / panel_parts, 1, std::max<int64_t>(1, call.rows / kLeastRows));
+  return {row_parts, std::max(panel_parts, divide_up(panels, kMostPanels))};
+}
+
 }  // namespace
 
-// A matrix that is read from memory is cut by panels, so that each weight is read by one thread; few panels and many
-// rows are cut by rows as well. Either cut leaves every sum whole.
 void linear(ThreadPool& pool, const Kernels& kernels, const LinearCall& call) {
   const int64_t panels = call.panel_end - call.panel_begin;
   if (panels <= 0 || call.rows <= 0) return;
-  const int64_t threads = pool.num_threads();
-  const int64_t row_parts = threads == 1 ? 1 : std::clamp<int64_t>(call.rows / kRowsOfUnit, 1, 4 * threads);
-  const int64_t part_rows = divide_up(divide_up(call.rows, row_parts), 6) * 6;
-  const double panel_work = static_cast<double>(kPanelWidth * call.weight.in_features * std::min(part_rows, call.rows));
-  const int64_t least_panels = std::max<int64_t>(1, static_cast<int64_t>(kWorkOfUnit / panel_work));
-  const int64_t unit_panels = threads == 1 ? panels : std::clamp<int64_t>(divide_up(panels, 4 * threads), least_panels, std::max<int64_t>(least_panels, 64));
-  const int64_t row_units = divide_up(call.rows, part_rows), panel_units = divide_up(panels, unit_panels);
-  auto unit = [&](int64_t begin, int64_t end, int) {
+  const Cut parts = cut(call, pool.num_threads());
+  const int64_t tiles = divide_up(call.rows, kRowsTogether);
+  pool.parallel(parts.rows * parts.panels, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t u = begin; u < end; u++) {
+      const int64_t r = u % parts.rows, p = u / parts.rows;
+      const int64_t row = tiles * r / parts.rows * kRowsTogether;
       LinearCall part = call;
-      const int64_t row = u % row_units * part_rows;
-      part.rows = std::min(part_rows, call.rows - row);
+      part.rows = std::min(call.rows, tiles * (r + 1) / parts.rows * kRowsTogether) - row;
       part.x += row * call.ldx;
       part.y += row * call.ldy;
       if (part.residual) part.residual += row * call.ldr;
-      part.panel_begin = call.panel_begin + u / row_units * unit_panels;
-      part.panel_end = std::min(call.panel_end, part.panel_begin + unit_panels);
+      part.panel_begin = call.panel_begin + panels * p / parts.panels;
+      part.panel_end = call.panel_begin + panels * (p + 1) / parts.panels;
       kernels.linear(part);
     }
-  };
-  pool.parallel(row_units * panel_units, 1, unit);
+  });
 }
 
 void linear_pack(ThreadPool& pool, const Kernels& kernels, const LinearPackCall& call) {
