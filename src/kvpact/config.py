@@ -29,7 +29,7 @@ class EngineConfig:
     seed: int = 0
 
     # Optimisations
-    ops: str = "torch"
+    ops: str = "auto"
     mask_lowering: str = "spans"
     allocator: str = "paged"
     block_size: int = 16

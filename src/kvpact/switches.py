@@ -62,7 +62,11 @@ def _switch(name: str, field: str, values: tuple[str, ...], contract: Contract, 
 
 _ALL = (
     _switch(
-        "ops", "ops", ("native", "torch", "reference"), TOLERANCE, "which operators compute: compiled core, torch, or the float64 oracle"
+        "ops",
+        "ops",
+        ("auto", "native", "torch", "reference"),
+        TOLERANCE,
+        "compiled core (auto: where it is built), torch, or the float64 oracle",
     ),
     _switch("mask_lowering", "mask_lowering", ("spans", "dense"), BITS, "read only the span of visible keys, or all keys under a mask"),
     _switch("allocator", "allocator", ("paged", "contiguous"), BITS, "blocks anywhere, or consecutive block ids with 25 % head-room"),

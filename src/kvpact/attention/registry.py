@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from kvpact.attention.verify import verify
 from kvpact.errors import InvalidConfig
@@ -49,6 +51,19 @@ class BackendRegistry:
         """Make a backend known. Nothing is imported or run before `get`; an earlier one of this name is replaced."""
         self._factories[name] = factory
         self._verified.pop(name, None)
+
+    def resolve(self, name: str) -> Operators:
+        """As `get`; "auto" is the compiled core, or torch with one warning where it is not built."""
+        if name != "auto":
+            return self.get(name)
+        if find_spec("kvpact._native") is not None:
+            return self.get("native")
+        warnings.warn(
+            "kvpact was installed without its compiled core: torch operators are used, which are slower and promise a tolerance, not bits. "
+            "Install with a C++17 compiler, or say --switch ops=torch to choose them.",
+            stacklevel=2,
+        )
+        return self.get("torch")
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._factories)

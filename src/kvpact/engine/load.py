@@ -18,6 +18,6 @@ def load_engine(model: str, config: EngineConfig, *, trace: TraceSink | None = N
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     files = resolve(model)
-    ops = BackendRegistry.default().get(config.ops)
+    ops = BackendRegistry.default().resolve(config.ops)
     decoder = load_decoder(files.path, ops=ops, dtype=config.dtype, max_model_len=config.max_model_len)
     return Engine(decoder, Tokenizer.load(files.path), ops, config, trace=trace)

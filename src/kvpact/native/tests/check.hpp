@@ -1,9 +1,19 @@
-// A test's assertion: says where and with which numbers, and ends the program.
+// The few words that the tests of the native core are written in: plain programs that say what is wrong and return nonzero.
 #pragma once
 
 #include <cstdio>
 #include <cstdlib>
 
+namespace kvpact::tests {
+
+inline int result(const char* name) {
+  std::printf("%s: ok\n", name);
+  return 0;
+}
+
+}  // namespace kvpact::tests
+
+// CHECK(condition, "what is wrong, with %d numbers", ...)
 #define CHECK(condition, ...)                                              \
   do {                                                                     \
     if (!(condition)) {                                                    \

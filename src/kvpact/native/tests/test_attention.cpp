@@ -102,8 +102,9 @@ static std::vector<float> run(const Problem& p, int64_t block_size, Cut cut, boo
     CHECK(report.num_not_finite == 0 && report.first_bad_slot == -1, "clean rows were reported");
   }
   std::vector<float> out(p.q.size(), NAN);
+  const std::vector<Rule> rules(p.lens.size(), p.rule);
   AttentionStep step{p.q.data(),    out.data(),         entries, table.data(), max_blocks, p.query_start.data(),
-                     p.lens.data(), p.positions.data(), p.rule,  p.scale,      p.soft_cap, p.group};
+                     p.lens.data(), p.positions.data(), rules.data(), p.scale,      p.soft_cap, p.group};
   AttentionPlan plan = cut_of(step, p, cut);
   std::vector<float> scratch(size_t(isa::attention_scratch(std::max<int64_t>(plan.max_rows, 1), p.dim)), NAN);
   std::shuffle(plan.units.begin(), plan.units.end(), rng);
