@@ -64,7 +64,7 @@ class Engine:
             inject=self.inject,
         )
         # The operators are part of the identity: entries that other kernels wrote are other bits.
-        identity = Identity(model=f"{decoder.fingerprint}/{ops.name}", kv_cache_dtype=str(dtype))
+        identity = Identity(model=f"{decoder.fingerprint}/{ops.identity}", kv_cache_dtype=str(dtype))
         limits = Limits(
             max_model_len=self.max_model_len,
             pool_tokens=(self.spec.num_blocks - 1) * self.spec.block_size,

@@ -177,6 +177,11 @@ class Operators(ABC):
     applies: ClassVar[frozenset[Part]]
     layout: ClassVar[BlockLayout] = BlockLayout.TOKENS
 
+    @property
+    def identity(self) -> str:
+        """Names the arithmetic: entries that other kernels wrote are other bits, and must not be found."""
+        return self.name
+
     @abstractmethod
     def core(self, shape: DecoderShape, weights: ModelWeights) -> DecoderCore:
         """A model's arithmetic; weights are prepared here, once."""

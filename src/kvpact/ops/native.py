@@ -17,6 +17,8 @@ from kvpact.ops.weights import Affine, LayerWeights, ModelWeights
 from kvpact.visibility import Part
 
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
+#: Raised by every change after which a kernel gives other bits.
+NUMERICS_VERSION = 1
 #: The kernels' vector lanes: a head is a whole number of them.
 _LANES = 8
 _MAX_HEAD_DIM = 256
@@ -34,6 +36,11 @@ class NativeOperators(Operators):
         from kvpact import _native
 
         self._native: Any = _native
+
+    @property
+    def identity(self) -> str:
+        info = self._native.build_info()
+        return f"{self.name}, numerics {NUMERICS_VERSION}, {info['isa']}, {info['compiler']}, {info['flags']}"
 
     def core(self, shape: DecoderShape, weights: ModelWeights) -> NativeCore:
         return NativeCore(self._native, shape, weights)
