@@ -103,7 +103,9 @@ def _zeroed(shape: tuple[int, ...], dtype: torch.dtype, *, touch: bool) -> Tenso
         memory = mmap.mmap(-1, max(nbytes, 1))
     except (OSError, OverflowError, ValueError) as error:
         raise InvalidConfig(
-            f"the system does not give {nbytes} bytes for the cache: {error}", hint="lower kv_cache_memory", nbytes=nbytes
+            f"the system does not give {nbytes} bytes for the cache: {error}",
+            hint="lower kv_cache_memory, max_num_seqs or max_model_len",
+            nbytes=nbytes,
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a wish: refusal costs speed only
