@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ def run(
     "prompt", "prompt_token_ids" and "messages", and any sampling field, such as "max_tokens".
     """
     given = read_prompts(prompts.prompt or (), prompts.file, sampling.sampling_fields())
+    if sampling.n > 1 and sampling.temperature == 0:
+        print("note: greedy answers to one prompt are all the same; --temperature 1 draws different ones", file=sys.stderr)
     llm = engine.open(model)
     outputs = generate(llm, given, raw=prompts.raw)
     stats = llm.engine.stats()
