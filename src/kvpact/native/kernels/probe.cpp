@@ -6,7 +6,7 @@ namespace kvpact::KVPACT_ISA_NS {
 
 int64_t multiply_adds(int64_t rounds, float* sink) {
   Vec sums[kAccumulators];
-  for (Vec& sum : sums) sum = set1(*sink);
+  for (int i = 0; i < kAccumulators; i++) sums[i] = set1(*sink + static_cast<float>(i));  // equal ones would be computed once
   const Vec factor = set1(0.999f + *sink), added = set1(0.001f);
   for (int64_t round = 0; round < rounds; round++) {
     KVPACT_UNROLL
