@@ -1,6 +1,8 @@
 """What Python hands the compiled core is checked with numbers before anything is written; what it gets back stays readable."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -196,3 +198,16 @@ def test_a_forked_child_computes_the_same_bits(core):
     if child == 0:
         os._exit(0 if np.array_equal(run(core), expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "sse9"])
+def test_one_instruction_set_can_be_forced(isa):
+    """In a process of its own, as it is read with each choice."""
+    code = "from kvpact import _native; print(_native.build_info()['isa'])"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "KVPACT_ISA": isa}, capture_output=True, text=True)
+    if isa == "sse9":
+        assert "KVPACT_ISA is 'sse9'; it can be avx2 or baseline" in done.stderr
+    elif isa == "avx2" and "lacks AVX2" in done.stderr:
+        pytest.skip("this processor lacks AVX2, and the core said so")
+    else:
+        assert done.stdout.strip() == isa
