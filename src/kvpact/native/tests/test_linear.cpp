@@ -43,8 +43,8 @@ constexpr float kGuard = 12345.0f;
 
 // A layer, its input and what is added to it. Rows of y and x are longer than they need be, to see that nothing else is touched.
 struct Layer {
-  Layer(const Kernels& kernels, int64_t num_out, int64_t num_in, DType dtype, int64_t max_rows)
-      : kernels(kernels), num_out(num_out), num_in(num_in), ldx(num_in + 3), ldy(num_out + 5),
+  Layer(const Kernels& build, int64_t outputs, int64_t inputs, DType dtype, int64_t max_rows)
+      : kernels(build), num_out(outputs), num_in(inputs), ldx(num_in + 3), ldy(num_out + 5),
         packed(static_cast<size_t>(kernels.linear_packed_bytes(num_out, num_in, dtype))) {
     Random random;
     weight.resize(static_cast<size_t>(num_out * num_in));
