@@ -45,6 +45,7 @@ class EngineConfig:
     logits_rows: str = "needed"
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
+    gate: str = "fast"
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "typical_tokens"):

@@ -99,6 +99,9 @@ class PythonCore {
     return view(core_.rows(), core_.num_tokens(), core_.shape().hidden);
   }
 
+  nb::ndarray<nb::numpy, float> queries() { return view(core_.queries(), core_.num_tokens(), query_width()); }
+  nb::ndarray<nb::numpy, float> attended() { return view(core_.attended(), core_.num_tokens(), query_width()); }
+
   nb::ndarray<nb::numpy, float> logits(Array rows) {
     const int64_t* wanted = checked<int64_t>(rows, "rows", {kAny});
     const auto count = static_cast<int64_t>(rows.shape(0));
@@ -112,6 +115,8 @@ class PythonCore {
   }
 
  private:
+  int64_t query_width() const { return core_.shape().num_heads * core_.shape().head_dim; }
+
   static nb::ndarray<nb::numpy, float> view(const float* data, int64_t rows, int64_t columns) {
     return nb::ndarray<nb::numpy, float>(const_cast<float*>(data), {static_cast<size_t>(rows), static_cast<size_t>(columns)}, nb::handle());
   }
@@ -178,6 +183,8 @@ void bind_core(nb::module_& m) {
       .def("contract", &layer_call<&Core::contract>)
       .def("finish", [](PythonCore& self) { self.core().finish(); })
       .def("hidden", &PythonCore::hidden, nb::rv_policy::reference_internal)
+      .def("queries", &PythonCore::queries, nb::rv_policy::reference_internal)
+      .def("attended", &PythonCore::attended, nb::rv_policy::reference_internal)
       .def("logits", &PythonCore::logits, nb::arg("rows"), nb::rv_policy::reference_internal)
       .def("set_gate", [](PythonCore& self, bool checks) { self.core().set_gate(checks); })
       .def("gate_report", [](PythonCore& self) {

@@ -92,6 +92,9 @@ class Core {
   void finish();
 
   const float* rows() const { return rows_.data(); }
+  // [num_tokens, num_heads * head_dim]: a layer's queries from `project` on, what they attended to from `attend` on.
+  const float* queries() const { return queries_.data(); }
+  const float* attended() const { return attended_.data(); }
   int64_t num_tokens() const { return num_tokens_; }
   const float* logits(const int64_t* wanted, int64_t count);
   const GateReport& gate_report() const { return gate_; }
