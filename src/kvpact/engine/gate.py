@@ -11,7 +11,7 @@ from kvpact.cache.spec import CacheSpec
 from kvpact.engine.batch import StepBatch
 from kvpact.engine.outputs import GateChecks
 from kvpact.engine.request import Choice
-from kvpact.errors import GateViolation
+from kvpact.errors import GateViolation, LawBroken
 from kvpact.ids import BlockId
 from kvpact.kv.gate import BadEntry, Rows, StepState, bad_entries, check_plan, state_rows
 from kvpact.kv.provenance import Provenance
@@ -71,7 +71,7 @@ class StepGate:
                 self._provenance.prepare(scheduled.reservation for scheduled in batch.plan)
                 self._count(tags=self._provenance.check(batch.arrays, self._state, self._rows))
                 self._sample = choose(self._state.step, len(batch.token_ids), self._probe.num_layers, self._decoder.config.num_heads)
-        except GateViolation:
+        except (GateViolation, LawBroken):
             self._count(violations=1)
             raise
         self._count(rows=len(batch.token_ids))
@@ -104,7 +104,7 @@ class StepGate:
             raise
 
     def _not_finite(self, entries: list[BadEntry]) -> GateViolation:
-        first = entries[0]
+        first = min(entries, key=lambda entry: (entry.layer, entry.row))  # where it came from: later layers only follow
         position = int(self._rows.positions[first.row])
         request = self._state.requests[self._rows.owners[first.row]]
         return GateViolation(
