@@ -54,17 +54,18 @@ def provoke(engine: Engine) -> None:
 def test_each_fault_is_caught_at_its_level_and_not_below(make_engine: MakeEngine, point: str, ops: str) -> None:
     fault, least, error = FAULTS[point]
     levels = ("off", "fast", "full")
-    caught = []
+    caught, kinds, counts = [], set(), set()
     for level in levels:
         engine = make_engine("llama", f"ops={ops}", "chunk=7", "block_size=4", f"gate={level}")
         engine.inject.install(point, fault)
         try:
             provoke(engine)
         except (GateViolation, LawBroken) as found:
-            assert type(found) is error
-            assert engine.stats().gate.violations == 1
             caught.append(level)
+            kinds.add(type(found))
+            counts.add(engine.stats().gate.violations)
     assert caught == list(levels[levels.index(least) :])
+    assert (kinds, counts) == ({error}, {1})
 
 
 def test_a_violation_names_request_position_slot_and_what_was_expected(make_engine: MakeEngine) -> None:
@@ -104,7 +105,7 @@ def test_a_read_of_another_request_s_entry_names_writer_and_reader(make_engine: 
     first = writer.block_table("full")[0]
     engine.inject.install("block_table", lambda table, seq: [first, *table[1:]] if seq is reader else table)
     with pytest.raises(
-        GateViolation, match="request reader: position 0 .* was written by request writer .position 0, token 0, step 0"
+        GateViolation, match=r"request reader: position 0 .* was written by request writer .position 0, token 0, step 0"
     ) as caught:
         engine.step()
     assert caught.value.numbers["writer"] == "writer"

@@ -138,7 +138,7 @@ def test_the_writer_is_named_with_position_token_and_step() -> None:
     provenance = Provenance(SPEC)
     check(provenance, step_of(A, 0, 6, name="a", step=3))
     with pytest.raises(
-        GateViolation, match="slot 8 in group full, which was written by request a .position 4, token 14, step 3.; .* in slot 12"
+        GateViolation, match=r"slot 8 in group full, which was written by request a .position 4, token 14, step 3.; .* in slot 12"
     ):
         check(provenance, step_of(replace_table(A, [7, 3]), 5, 6, name="reader", step=4, table=[7, 2]))
 
@@ -155,5 +155,5 @@ def test_tags_follow_copies_and_clearings() -> None:
     fork = Context(tokens=[*A.tokens, 16], identity="model", table=[7, 3])
     assert check(provenance, step_of(fork, 6, 7, name="fork", step=1)) == 7
     provenance.prepare([SimpleNamespace(copies=[], cleared=[("full", 7)])])
-    with pytest.raises(GateViolation, match="position 0 .* written by nobody"):
+    with pytest.raises(GateViolation, match=r"position 0 .* written by nobody"):
         check(provenance, step_of(Context(tokens=[*fork.tokens, 17], identity="model", table=[7, 3]), 7, 8, name="fork", step=2))
