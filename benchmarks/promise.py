@@ -82,7 +82,7 @@ def measure(model: str) -> list[Bar]:
         bars.append(Bar(name, difference(run(LLM(model, **options)), alone), planted=False))
         print(f"{name}: {bars[-1].difference:.1e}", flush=True)
     for name, (point, hook) in FAULTS.items():
-        llm = LLM(model, switches=["chunk=16"])
+        llm = LLM(model, switches=["chunk=16", "gate=off"])
         install(llm.engine, point, hook)
         bars.append(Bar(name, difference(rows(llm), alone), planted=True))
         print(f"{name} (planted): {bars[-1].difference:.1e}", flush=True)

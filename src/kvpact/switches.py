@@ -84,6 +84,7 @@ _ALL = (
     _switch("logits_rows", "logits_rows", ("needed", "all"), BITS, "vocabulary projection for the rows that are read, or for all"),
     _switch("dtype", "dtype", ("auto", "float32", "bfloat16", "float16"), LOSSY, "weights"),
     _switch("kv_cache_dtype", "kv_cache_dtype", ("auto", "float32", "bfloat16", "float16"), LOSSY, "entries of the cache"),
+    _switch("gate", "gate", ("off", "fast", "full"), BITS, "check each write (fast); sampled score rows and who wrote what is read (full)"),
 )
 
 #: Every switch by name.

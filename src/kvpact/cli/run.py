@@ -18,7 +18,7 @@ from kvpact.params import SamplingParams
 
 if TYPE_CHECKING:
     from kvpact.engine.llm import LLM
-    from kvpact.engine.outputs import EngineStats, RequestOutput
+    from kvpact.engine.outputs import EngineStats, GateChecks, RequestOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,16 @@ def print_costs(given: Sequence[Prompt], outputs: Sequence[RequestOutput], stats
     print_facts(engine_facts(stats))
 
 
+def gate_line(gate: GateChecks) -> str:
+    """What the gate looked at."""
+    if gate.level == "off":
+        return "off"
+    line = f"{gate.level}: {gate.rows:,} rows, {gate.entries:,} entries"
+    if gate.level == "full":
+        line += f", {gate.tags:,} tags, {gate.score_rows:,} score rows ({gate.masked_rows:,} beside a key that would have shown)"
+    return f"{line}, {gate.violations} violations"
+
+
 def engine_facts(stats: EngineStats) -> dict[str, str]:
     """The pool's and the scheduler's figures, for people."""
     return {
@@ -134,4 +144,5 @@ def engine_facts(stats: EngineStats) -> dict[str, str]:
         "copied bytes": show_bytes(stats.copied_bytes),
         "steps": str(stats.num_steps),
         "preemptions": str(stats.num_preemptions),
+        "gate": gate_line(stats.gate),
     }

@@ -166,6 +166,19 @@ class PythonCore {
     return view(core_.rows(), core_.num_tokens(), core_.shape().hidden);
   }
 
+  // A layer's queries from `project` on, and what they attended to from `attend` on: [T, num_heads * head_dim].
+  Rows queries() {
+    const Use use(*this);
+    check_begun();
+    return view(core_.queries(), core_.num_tokens(), core_.shape().num_heads * core_.shape().head_dim);
+  }
+
+  Rows attended() {
+    const Use use(*this);
+    check_begun();
+    return view(core_.attended(), core_.num_tokens(), core_.shape().num_heads * core_.shape().head_dim);
+  }
+
   Rows logits(Array rows) {
     const Use use(*this);
     check_begun();
@@ -277,6 +290,8 @@ void bind_core(nb::module_& m) {
       .def("contract", &PythonCore::layer_call<&Core::contract>)
       .def("finish", &PythonCore::finish)
       .def("hidden", &PythonCore::hidden, "[T, hidden]; the next step writes into it: copy what is to be kept.")
+      .def("queries", &PythonCore::queries)
+      .def("attended", &PythonCore::attended)
       .def("logits", &PythonCore::logits, nb::arg("rows"), "[rows, vocab]; the next call writes into it: copy what is to be kept.")
       .def("set_gate", [](PythonCore& self, bool checks) { self.core().set_gate(checks); })
       .def("gate_report", [](PythonCore& self) {

@@ -93,6 +93,9 @@ class Core {
 
   // Hidden states [num_tokens, hidden], after `finish`; the next step overwrites them.
   const Buffer& rows() const { return rows_; }
+  // [num_tokens, num_heads * head_dim]: a layer's queries from `project` on, what they attended to from `attend` on.
+  const Buffer& queries() const { return queries_; }
+  const Buffer& attended() const { return attended_; }
   int64_t num_tokens() const { return num_tokens_; }
   // [count, vocab] of the rows `wanted`; the next call overwrites them.
   const Buffer& logits(const int64_t* wanted, int64_t count);
