@@ -8,7 +8,7 @@ NATIVE := CMakeLists.txt $(wildcard src/kvpact/native/*)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint slow bench clean
+.PHONY: help run test lint slow invariance bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -26,6 +26,9 @@ lint: $(STAMP) ## ruff and mypy
 
 slow: $(STAMP) ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
+
+invariance: $(STAMP) ## the promise bit for bit: every axis and every pair of axes, on every architecture and the built-in model
+	$(BIN)/python -m pytest -n 2 -m invariance
 
 bench: $(STAMP) ## every script in benchmarks/
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python "$$script"; done
