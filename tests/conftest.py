@@ -27,8 +27,9 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
     def folder(architecture: str) -> Path:
         if architecture not in made:
-            made[architecture] = tmp_path_factory.mktemp(architecture)
-            save_tiny_model(made[architecture], architecture)
+            path = tmp_path_factory.mktemp(architecture)
+            save_tiny_model(path, architecture)
+            made[architecture] = path
         return made[architecture]
 
     return folder

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kvpact.engine.engine import Engine
 from builds import needs_native
 from faults import FAULTS
+from kvpact.engine.engine import Engine
 from runs import BOUND, Rows, error, finish, prompt, rows_of, run, whole_rows
 from tiny_models import ARCHITECTURES
 

@@ -1,7 +1,7 @@
-"""What an engine computed, by context: the bits of each position's logits and entries, and the answers. Two ledgers are compared bit by bit.
+"""What an engine computed, by context: the bits of each position's logits and entries, and the answers.
 
-The key of a position is its context, the tokens up to it. So one look-up states the whole promise: the same context has the same bits,
-whatever request, batch, chunk or block it was computed in.
+The key of a position is its context, the tokens up to it. So comparing two ledgers by key states the whole promise: the same context
+has the same bits, whatever request, batch, chunk or block it was computed in.
 """
 
 from __future__ import annotations

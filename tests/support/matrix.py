@@ -176,8 +176,7 @@ def _drive(engine: Engine, row: Row, names: Sequence[str]) -> Iterator[RequestOu
 
 
 class _Draft:
-    """Five wrong tokens behind a request's second output: they are computed as the chunks come, and taken back, like a draft that verification
-    rejects."""
+    """Five wrong tokens behind a request's second output, computed as the chunks come, and taken back: a draft that is rejected."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine, self._name = engine, name

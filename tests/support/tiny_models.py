@@ -29,7 +29,7 @@ _COMMON = {
 
 #: Sums beyond the linear kernels' 768 products, work enough for two threads, and room for contexts beyond 1,024 positions.
 _WIDE = {
-    "hidden_size": 800,
+    "hidden_size": 816,
     "intermediate_size": 832,
     "num_hidden_layers": 2,
     "num_attention_heads": 12,
