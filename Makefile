@@ -9,7 +9,7 @@ NATIVE_TESTS := $(MAKE) -j2 --no-print-directory --directory src/kvpact/native/t
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint slow bench sanitize clean
+.PHONY: help run test lint slow invariance bench sanitize clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -27,6 +27,9 @@ lint: $(STAMP) ## ruff and mypy
 
 slow: $(STAMP) ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
+
+invariance: $(STAMP) ## the promise bit for bit: every axis and every pair of axes, on every architecture and the built-in model
+	$(BIN)/python -m pytest -n 2 -m invariance
 
 bench: $(STAMP) ## every script in benchmarks/
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/promise.svg"))
     args = parser.parse_args()
     bars = measure(args.model)
-    args.out.write_text(draw(bars, f"{args.model}, torch operators; {describe(['torch'])}"))
+    args.out.write_text(draw(bars, f"{args.model}, {LLM(args.model).engine.ops_name} operators; {describe(['torch'])}"))
     print(f"wrote {args.out}")
 
 

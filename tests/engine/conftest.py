@@ -11,23 +11,8 @@ from kvpact.config import EngineConfig
 from kvpact.engine.engine import Engine
 from kvpact.engine.load import load_engine
 from kvpact.switches import apply_switches
-from tiny_models import save_tiny_model
 
 MakeEngine = Callable[..., Engine]
-
-
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a tiny model of an architecture, made once."""
-    made: dict[str, Path] = {}
-
-    def folder(architecture: str) -> Path:
-        if architecture not in made:
-            made[architecture] = tmp_path_factory.mktemp(architecture)
-            save_tiny_model(made[architecture], architecture)
-        return made[architecture]
-
-    return folder
 
 
 @pytest.fixture

@@ -27,10 +27,24 @@ _COMMON = {
     "pad_token_id": None,
 }
 
+#: Sums beyond the linear kernels' 768 products, work enough for two threads, and room for contexts beyond 1,024 positions.
+_WIDE = {
+    "hidden_size": 816,
+    "intermediate_size": 832,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "head_dim": 72,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.06,
+}
+
 
 def _config(architecture: str, **changes: object) -> transformers.PretrainedConfig:
     if architecture == "llama":
         return transformers.LlamaConfig(**(_COMMON | changes))
+    if architecture == "wide":
+        return transformers.LlamaConfig(**(_COMMON | _WIDE))
     if architecture == "mistral":
         return transformers.MistralConfig(**_COMMON, sliding_window=8)
     if architecture == "qwen2":
