@@ -1,5 +1,6 @@
 // The pool runs every unit once, whatever its size, its history and its process.
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -33,6 +34,20 @@ bool runs_once(ThreadPool& pool, int64_t num_units, int64_t grain) {
   });
   for (const auto& t : times) good = good && t == 1;
   return good;
+}
+
+// Whether two threads of the pool are inside one job at the same time, within ten seconds. `then` runs on both.
+template <class F>
+bool two_meet(ThreadPool& pool, F&& then) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  std::atomic<int> arrived{0}, met{0};
+  pool.parallel(2, 1, [&](int64_t, int64_t, int) {
+    arrived++;
+    while (arrived < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (arrived == 2) met++;
+    then();
+  });
+  return met == 2;
 }
 
 template <class Error, class F>
@@ -73,12 +88,7 @@ void check_sleep() {
   ThreadPool pool(2);
   for (int i = 0; i < 20; i++) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::atomic<int> met{0};
-    pool.parallel(2, 1, [&](int64_t, int64_t, int) {  // each unit waits for the other: both threads must come
-      met.fetch_add(1);
-      while (met.load() < 2) std::this_thread::yield();
-    });
-    CHECK(met == 2, "a sleeping worker was not woken");
+    CHECK(two_meet(pool, [] {}), "a sleeping worker was not woken");
   }
 }
 
@@ -135,14 +145,10 @@ void check_float_control() {
 #endif
   for (uint64_t control : {before | kFlush, before}) {
     kvpact::set_float_control(control);
-    std::atomic<int> met{0}, equal{0};
-    pool.parallel(2, 1, [&](int64_t, int64_t, int) {
-      met.fetch_add(1);
-      while (met.load() < 2) std::this_thread::yield();
-      equal += kvpact::float_control() == control;
-    });
+    std::atomic<int> equal{0};
+    const bool met = two_meet(pool, [&] { equal += kvpact::float_control() == control; });
     kvpact::set_float_control(before);
-    CHECK(equal == 2, "a worker's floating-point control differs from its caller's");
+    CHECK(met && equal == 2, "a worker's floating-point control differs from its caller's");
   }
 }
 
@@ -152,14 +158,14 @@ void check_fork() {
   CHECK(runs_once(pool, 100, 1), "before fork");
   const pid_t child = fork();
   if (child == 0) {
-    const bool good = runs_once(pool, 100, 1) && pool.num_threads() == 2;
+    const bool good = runs_once(pool, 100, 1) && two_meet(pool, [] {});
     pool.resize(3);
     _exit(good && runs_once(pool, 100, 1) ? 0 : 1);
   }
   int status = -1;
   waitpid(child, &status, 0);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's pool, status %d", status);
-  CHECK(runs_once(pool, 100, 1), "the parent's pool after fork");
+  CHECK(runs_once(pool, 100, 1) && two_meet(pool, [] {}), "the parent's pool after fork");
 #endif
 }
 
