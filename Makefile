@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
-NATIVE := CMakeLists.txt $(wildcard src/kvpact/native/*)
+NATIVE := CMakeLists.txt $(wildcard src/kvpact/native/*.?pp src/kvpact/native/kernels/*)
+NATIVE_TESTS := $(MAKE) -j2 --no-print-directory --directory src/kvpact/native/tests OUT=$(CURDIR)/build
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint slow invariance bench clean
+.PHONY: help run test lint slow invariance bench sanitize clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -32,6 +33,10 @@ invariance: $(STAMP) ## the promise bit for bit: every axis and every pair of ax
 
 bench: $(STAMP) ## every script in benchmarks/
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+sanitize: ## the compiled core's own tests under AddressSanitizer, UBSan and ThreadSanitizer; needs only a C++ compiler
+	+@$(NATIVE_TESTS)/asan SANITIZE=address,undefined
+	+@$(NATIVE_TESTS)/tsan SANITIZE=thread PROGRAMS='core threads'
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

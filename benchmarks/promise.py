@@ -82,7 +82,7 @@ def measure(model: str) -> list[Bar]:
         bars.append(Bar(name, difference(run(LLM(model, **options)), alone), planted=False))
         print(f"{name}: {bars[-1].difference:.1e}", flush=True)
     for name, (point, hook) in FAULTS.items():
-        llm = LLM(model, switches=["chunk=16"])
+        llm = LLM(model, switches=["chunk=16", "gate=off"])
         install(llm.engine, point, hook)
         bars.append(Bar(name, difference(rows(llm), alone), planted=True))
         print(f"{name} (planted): {bars[-1].difference:.1e}", flush=True)
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/promise.svg"))
     args = parser.parse_args()
     bars = measure(args.model)
-    args.out.write_text(draw(bars, f"{args.model}, torch operators; {describe(['torch'])}"))
+    args.out.write_text(draw(bars, f"{args.model}, {LLM(args.model).engine.ops_name} operators; {describe(['torch'])}"))
     print(f"wrote {args.out}")
 
 

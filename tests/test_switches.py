@@ -81,7 +81,7 @@ def test_an_optimisation_can_be_turned_off_or_changed(switch: Switch) -> None:
 def test_an_unknown_switch_raises_with_the_list() -> None:
     with pytest.raises(UnknownSwitch) as caught:
         apply_switches(EngineConfig(), ["paging=off"])
-    assert "'paging=off'" in caught.value.message
+    assert "'paging'" in caught.value.message
     assert all(name in caught.value.hint for name in SWITCHES)
 
 

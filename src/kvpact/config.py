@@ -45,6 +45,7 @@ class EngineConfig:
     logits_rows: str = "needed"
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
+    gate: str = "fast"
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "typical_tokens"):
@@ -59,6 +60,8 @@ class EngineConfig:
             raise InvalidConfig(
                 "kv_cache_memory and peak_concurrency both size the pool", hint="give one: bytes, or requests at the same time"
             )
+        if self.gate not in ("off", "fast", "full"):
+            raise InvalidConfig(f"gate is {self.gate!r}", hint="gate is off, fast or full")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidConfig(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, max_num_seqs is {self.max_num_seqs}: "

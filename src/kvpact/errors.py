@@ -59,6 +59,12 @@ class LawBroken(KvpactError):
     code = "law-broken"
 
 
+class GateViolation(KvpactError):
+    """The gate in front of the cache found a write, or a read, that is not what the state says. Nothing of the step counts."""
+
+    code = "gate-violation"
+
+
 class NotFinite(KvpactError):
     """Numbers that must be finite are not, so no answer can be taken from them (law `finite`)."""
 

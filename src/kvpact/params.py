@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -13,6 +13,10 @@ from kvpact.errors import InvalidParameter
 
 def _is_token(token: object) -> bool:
     return isinstance(token, Integral) and not isinstance(token, bool) and int(token) >= 0
+
+
+def _frozen(bias: Any) -> Mapping[int, float]:
+    return MappingProxyType(dict(bias))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +56,13 @@ class SamplingParams:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         self._check_kinds()
-        object.__setattr__(self, "stop", tuple(self.stop or ()))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias or {})))
+        for name, kind, freeze in (("stop", Iterable, tuple), ("stop_token_ids", Iterable, tuple), ("logit_bias", Mapping, _frozen)):
+            value = getattr(self, name) or ()
+            if value and not isinstance(value, kind):
+                raise InvalidParameter(
+                    f"{name} is {value!r}", hint=f"{name} takes {'a mapping' if kind is Mapping else 'a list'}", field=name
+                )
+            object.__setattr__(self, name, freeze(value))
         for name, holds, rule in self._rules():
             if not holds:
                 raise InvalidParameter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from enum import Enum
 from types import MappingProxyType
 
@@ -83,6 +84,7 @@ _ALL = (
     _switch("logits_rows", "logits_rows", ("needed", "all"), BITS, "vocabulary projection for the rows that are read, or for all"),
     _switch("dtype", "dtype", ("auto", "float32", "bfloat16", "float16"), LOSSY, "weights"),
     _switch("kv_cache_dtype", "kv_cache_dtype", ("auto", "float32", "bfloat16", "float16"), LOSSY, "entries of the cache"),
+    _switch("gate", "gate", ("off", "fast", "full"), BITS, "check each write (fast); sampled score rows and who wrote what is read (full)"),
 )
 
 #: Every switch by name.
@@ -94,8 +96,12 @@ def apply_switches(config: EngineConfig, assignments: Iterable[str]) -> EngineCo
     changes = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
-        if not equals or name not in SWITCHES:
-            raise UnknownSwitch(f"no switch for {assignment!r}", hint=f"write name=value; switches are {', '.join(SWITCHES)}")
+        if name not in SWITCHES:
+            near = get_close_matches(name, SWITCHES, n=1, cutoff=0.5)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise UnknownSwitch(f"no switch {name!r}", hint=f"{meant}switches are {', '.join(SWITCHES)}")
+        if not equals:
+            raise UnknownSwitch(f"switch {name} has no value in {assignment!r}", hint=f"write {name}={SWITCHES[name].default()}, say")
         switch = SWITCHES[name]
         changes[switch.field] = switch.parse(value)
     return replace(config, **changes)  # type: ignore[arg-type]  # parse returns the field's own type

@@ -117,7 +117,7 @@ def test_torch_operators_change_bits(tiny_folder: Folder, company: str) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_changes_bits(references, tiny_folder: Folder, fault) -> None:
-    row = IN_COMPANY | {"chunk": "16"}
+    row = IN_COMPANY | {"chunk": "16", "gate": "off"}  # or the gate would end the step before a bit shows it
     subjects = subjects_of(row)
     assert first_difference(observe(tiny_folder("llama"), row, subjects, plant=fault), references.of("llama", row, subjects)) is not None
 

@@ -46,6 +46,7 @@ TREATMENTS: Mapping[str, Sequence[str]] = {
     "process": ("this", "new"),
     "mask_lowering": ("spans", "dense"),
     "pool_reuse": ("on", "off"),
+    "gate": ("fast", "off", "full"),
 }
 AXES: Mapping[str, Sequence[str]] = {**NUMBERS, **TREATMENTS}
 PLAIN: Row = {axis: values[0] for axis, values in AXES.items()}
@@ -143,7 +144,7 @@ def describe(row: Row) -> str:
 
 def _engine(folder: Path, row: Row, subjects: Sequence[Subject], switches: Sequence[str]) -> Engine:
     chunk = "chunking=off" if row["chunk"] == "whole" else f"chunk={row['chunk']}"
-    named = [f"{name}={row[name]}" for name in ("block_size", "allocator", "mask_lowering", "pool_reuse")]
+    named = [f"{name}={row[name]}" for name in ("block_size", "allocator", "mask_lowering", "pool_reuse", "gate")]
     named += [f"dtype={row['weights']}", f"kv_cache_dtype={row['entries']}", chunk]
     named.append(f"batching={'off' if row['company'] == 'alone' else 'on'}")
     named.append(f"prefix_reuse={'off' if row['prefix'] == 'cold' else 'on'}")

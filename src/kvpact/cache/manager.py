@@ -115,12 +115,15 @@ class CacheManager:
             raise
         return self._opened(seq, start, num_tokens, changes)
 
-    def commit(self, reservation: Reservation) -> None:
-        """The entries of a reservation are written: they count, and blocks that became full can be found."""
+    def commit(self, reservation: Reservation, *, publish: bool = True) -> None:
+        """The entries of a reservation are written: they count, and blocks that became full can be found.
+
+        publish: off for entries that must not reach anybody else.
+        """
         self._open.remove(reservation)
         seq = reservation.seq
         for cache, change in zip(self.groups, reservation.changes, strict=True):
-            cache.commit(reservation, change, publish=self._prefix_reuse)
+            cache.commit(reservation, change, publish=self._prefix_reuse and publish)
         num_cached = seq.num_cached_tokens
         if seq.num_computed_tokens == 0:
             num_cached = reservation.num_hit_tokens

@@ -16,13 +16,18 @@ from kvpact.cli.regress import regress
 from kvpact.cli.run import run
 from kvpact.cli.switches import switches
 
+#: The exit code of a command that Ctrl-C ended, as shells have it.
+INTERRUPTED = 130
+
 HELP = """Run a large language model whose KV cache keeps its contract: a prompt's answer depends on the prompt alone.
 
 [bold]Examples[/bold]
 
 kvpact run                               a built-in set of prompts
 
-kvpact run -p "What is the sea?" -n 3    one prompt, three answers
+kvpact run -p "Name a colour." -n 3 --temperature 1
+
+                                         one prompt, three answers
 
 kvpact run -f prompts.jsonl --json       from a file, as one JSON document
 
@@ -32,7 +37,7 @@ kvpact chat                              a turn computes only what is new
 
 kvpact regress                           do two prompts disturb each other?
 
-[bold]Exit codes[/bold]: 0 fine, 1 findings, 2 could not run.
+[bold]Exit codes[/bold]: 0 fine, 1 findings, 2 could not run, 130 interrupted.
 """
 
 
@@ -69,5 +74,9 @@ def main() -> None:
     """Entry point of the console script."""
     try:
         build_app()()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("interrupted: nothing is left running", file=sys.stderr)
+        raise
     except Exception as error:
         sys.exit(report(error))

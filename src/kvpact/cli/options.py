@@ -23,6 +23,14 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A built-in 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of tables.")]
 
 
+class Gate(str, Enum):
+    """How closely the cache's writes are watched."""
+
+    OFF = "off"
+    FAST = "fast"
+    FULL = "full"
+
+
 class Trace(str, Enum):
     """What `--trace` can show."""
 
@@ -45,6 +53,9 @@ class EngineOptions:
     switch: Annotated[
         list[str], typer.Option("--switch", metavar="NAME=VALUE", help="Set an optimisation; may be repeated. See `kvpact switches`.")
     ] = field(default_factory=list)
+    gate: Annotated[
+        Gate | None, typer.Option(help="Check each write of the cache; full: score rows and who wrote what is read, too. Same as a switch.")
+    ] = None
     trace: Annotated[Trace | None, typer.Option(help="Per step, on stderr: shapes, pointers and block ids of the cache.")] = None
     kv_cache_memory: Annotated[
         int | None, typer.Option(parser=parse_bytes, metavar="SIZE", help="Bytes of the block pool, such as 512MiB or 1GiB.")
@@ -55,9 +66,10 @@ class EngineOptions:
     seed: Annotated[int | None, typer.Option(metavar="SEED", help="Of every draw that is not greedy.")] = None
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads that compute.")] = None
 
-    def engine_fields(self) -> dict[str, int]:
+    def engine_fields(self) -> dict[str, int | str]:
         """Those fields of EngineConfig that the user gave."""
-        given = {
+        given: dict[str, int | str | None] = {
+            "gate": None if self.gate is None else self.gate.value,
             "kv_cache_memory": self.kv_cache_memory,
             "peak_concurrency": self.peak_concurrency,
             "max_model_len": self.max_model_len,

@@ -70,7 +70,9 @@ def read_file(file: Path, sampling: Mapping[str, Any]) -> list[Prompt]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"prompt file {file} can't be read: {error}", hint="name a readable file in UTF-8") from error
+        raise UnreadableFile(
+            f"prompt file {file} can't be read: {getattr(error, 'strerror', None) or error}", hint="name a readable file in UTF-8"
+        ) from error
     if file.suffix == ".jsonl":
         found = parse_jsonl(text, str(file), sampling)
     else:

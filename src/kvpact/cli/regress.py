@@ -41,7 +41,7 @@ def regress(
     baseline = None if against is None else read_baseline(against, model=model, settings=settings)
     llm = engine.open(model)
     prompts = {name: Prompt(text=text, sampling={}).engine_prompt(llm, raw=False) for name, text in PAIR.items()}
-    report = examine(llm, prompts, max_tokens=max_tokens)
+    report = examine(llm, prompts, max_tokens=max_tokens, tell=lambda text: print(text, file=sys.stderr, flush=True))
     if record is not None and report.consistent:
         record_baseline(report, record, model=model, settings=settings)
     elif record is not None:

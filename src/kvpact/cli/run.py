@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from kvpact.params import SamplingParams
 
 if TYPE_CHECKING:
     from kvpact.engine.llm import LLM
-    from kvpact.engine.outputs import EngineStats, RequestOutput
+    from kvpact.engine.outputs import EngineStats, GateChecks, RequestOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ def run(
     "prompt", "prompt_token_ids" and "messages", and any sampling field, such as "max_tokens".
     """
     given = read_prompts(prompts.prompt or (), prompts.file, sampling.sampling_fields())
+    if sampling.n > 1 and sampling.temperature == 0:
+        print("note: greedy answers to one prompt are all the same; --temperature 1 draws different ones", file=sys.stderr)
     llm = engine.open(model)
     outputs = generate(llm, given, raw=prompts.raw)
     stats = llm.engine.stats()
@@ -122,6 +125,16 @@ def print_costs(given: Sequence[Prompt], outputs: Sequence[RequestOutput], stats
     print_facts(engine_facts(stats))
 
 
+def gate_line(gate: GateChecks) -> str:
+    """What the gate looked at."""
+    if gate.level == "off":
+        return "off"
+    line = f"{gate.level}: {gate.rows:,} rows, {gate.entries:,} entries"
+    if gate.level == "full":
+        line += f", {gate.tags:,} tags, {gate.score_rows:,} score rows ({gate.masked_rows:,} beside a key that would have shown)"
+    return f"{line}, {gate.violations} violations"
+
+
 def engine_facts(stats: EngineStats) -> dict[str, str]:
     """The pool's and the scheduler's figures, for people."""
     return {
@@ -131,4 +144,5 @@ def engine_facts(stats: EngineStats) -> dict[str, str]:
         "copied bytes": show_bytes(stats.copied_bytes),
         "steps": str(stats.num_steps),
         "preemptions": str(stats.num_preemptions),
+        "gate": gate_line(stats.gate),
     }

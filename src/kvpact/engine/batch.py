@@ -89,7 +89,7 @@ def _block_table(plan: StepPlan, group: str, inject: InjectionPoints) -> Ints:
 
 def _logit_rows(plan: StepPlan, query_start_loc: Ints) -> tuple[Ints, tuple[LogitRows, ...]]:
     """The last row where a token will be sampled, and every prompt row of a request that wants prompt_logprobs."""
-    indices: list[range] = []
+    indices: list[Ints] = []
     rows: list[LogitRows] = []
     count = 0
     for scheduled, offset in zip(plan, query_start_loc[:-1], strict=True):
@@ -99,8 +99,7 @@ def _logit_rows(plan: StepPlan, query_start_loc: Ints) -> tuple[Ints, tuple[Logi
         if last <= first or (request.params.prompt_logprobs is None and not scheduled.complete):
             continue
         shift = int(offset) - scheduled.start
-        indices.append(range(first + shift, last + shift))
+        indices.append(np.arange(first + shift, last + shift, dtype=np.int64))
         rows.append(LogitRows(scheduled=scheduled, start=count, stop=count + last - first, first_position=first))
         count += last - first
-    flat = np.array([index for part in indices for index in part], dtype=np.int64)
-    return flat, tuple(rows)
+    return np.concatenate(indices) if indices else np.empty(0, dtype=np.int64), tuple(rows)

@@ -10,6 +10,7 @@ from kvpact.cache.prefix import Identity
 from kvpact.config import EngineConfig
 from kvpact.engine.admission import Admission, Limits
 from kvpact.engine.batch import StepBatch, build
+from kvpact.engine.gate import StepGate
 from kvpact.engine.lifecycle import Clock, Lifecycle
 from kvpact.engine.meter import PoolMeter
 from kvpact.engine.outputs import EngineStats, RequestOutput
@@ -19,7 +20,7 @@ from kvpact.engine.runner import Runner
 from kvpact.engine.sampling import StepResult, sample_batch
 from kvpact.engine.scheduler import Scheduler, StepPlan
 from kvpact.engine.trace import CacheTrace, TraceSink
-from kvpact.errors import DuplicateRequest
+from kvpact.errors import DuplicateRequest, GateViolation
 from kvpact.ids import RequestId
 from kvpact.inject import InjectionPoints
 from kvpact.kv.storage import KVStorage
@@ -64,7 +65,7 @@ class Engine:
             inject=self.inject,
         )
         # The operators are part of the identity: entries that other kernels wrote are other bits.
-        identity = Identity(model=f"{decoder.fingerprint}/{ops.name}", kv_cache_dtype=str(dtype))
+        identity = Identity(model=f"{decoder.fingerprint}/{ops.identity}", kv_cache_dtype=str(dtype))
         limits = Limits(
             max_model_len=self.max_model_len,
             pool_tokens=(self.spec.num_blocks - 1) * self.spec.block_size,
@@ -73,7 +74,8 @@ class Engine:
         self._admission = Admission(config, tokenizer, identity, limits)
         self._scheduler = Scheduler(config, self.manager)
         self._lifecycle = Lifecycle(self.manager, self._scheduler, tokenizer, clock, fork_sharing=config.fork_sharing)
-        self._runner = Runner(decoder, ops, self.storage, config, self.inject)
+        self._gate = StepGate(config.gate, decoder, self.spec, self.storage, self.manager.check)
+        self._runner = Runner(decoder, ops, self.storage, config, self.inject, self._gate)
         self._trace = trace
         self._clock = clock
         self._requests: dict[RequestId, Request] = {}
@@ -122,6 +124,7 @@ class Engine:
             copied_bytes=self._runner.copied_bytes,
             num_cached_tokens=usage.hit_tokens,
             num_growths=usage.growths,
+            gate=self._gate.checks,
         )
 
     def step(self) -> list[RequestOutput]:
@@ -129,7 +132,7 @@ class Engine:
         expired = self._expire()
         plan = self._scheduler.schedule()
         results = self._compute(plan) if plan else []
-        self._commit(plan)
+        self._commit(plan, results)
         self._emit(results)
         return self._collect([*expired, *(result.choice.request for result in results if result.drawn)])
 
@@ -138,15 +141,17 @@ class Engine:
         try:
             batch = build(plan, self.spec.groups, self.spec.block_size, self.inject)
             self._report(batch)
-            return sample_batch(batch, self._runner.run(batch), self.tokenizer.token_text)
+            logits = self._runner.run(batch)
+            return sample_batch(batch, logits, self.tokenizer.token_text, self._gate.refused(batch))
         except BaseException:
             self._scheduler.rollback(plan, written=True)
             raise
 
-    def _commit(self, plan: StepPlan) -> None:
-        """Only now do lengths move and full blocks become findable."""
+    def _commit(self, plan: StepPlan, results: list[StepResult]) -> None:
+        """Only now do lengths move and full blocks become findable, but for those of a choice that the gate refused."""
+        refused = {result.choice for result in results if any(isinstance(drawn.error, GateViolation) for drawn in result.drawn)}
         for scheduled in plan:
-            self.manager.commit(scheduled.reservation)
+            self.manager.commit(scheduled.reservation, publish=scheduled.choice not in refused)
             request = scheduled.choice.request
             if request.num_preemptions == 0:
                 request.num_cached_tokens = max(request.num_cached_tokens, scheduled.choice.sequence.num_cached_tokens)

@@ -12,7 +12,7 @@ from kvpact.engine.outputs import RequestOutput
 from kvpact.engine.progress import GenerationProgress
 from kvpact.engine.request import Prompt
 from kvpact.engine.trace import TraceSink
-from kvpact.errors import InvalidParameter
+from kvpact.errors import InvalidParameter, RequestError
 from kvpact.model.builtin import DEFAULT_MODEL
 from kvpact.model.tokenizer import Tokenizer
 from kvpact.params import SamplingParams
@@ -53,13 +53,13 @@ class LLM:
         sampling_params: one for all, or one each. use_tqdm: a progress bar on stderr. priority: one each, lower first.
         Raises a RequestError if any prompt can't be answered; then none of them runs on.
         """
-        batch = [prompts] if isinstance(prompts, (str, Mapping)) else list(prompts)
+        batch = _prompt_list(prompts)
         params = _one_each(sampling_params, len(batch), "sampling_params", SamplingParams())
         priorities = _one_each(priority, len(batch), "priority", 0)
         ids: list[str] = []
         try:
             for prompt, one, rank in zip(batch, params, priorities, strict=True):
-                ids.append(self.engine.add(prompt, one, priority=rank))
+                ids.append(self._add(prompt, one, rank, place=f"prompt {len(ids) + 1} of {len(batch)}"))
             finished = self._run(set(ids), len(ids), use_tqdm)
         except BaseException:
             for request_id in ids:
@@ -98,6 +98,12 @@ class LLM:
         finally:
             self.engine.abort(request_id)
 
+    def _add(self, prompt: Prompt, params: SamplingParams, priority: int, *, place: str) -> str:
+        try:
+            return self.engine.add(prompt, params, priority=priority)
+        except RequestError as error:
+            raise type(error)(f"{place}: {error.message}", hint=error.hint, **error.numbers) from error
+
     def _run(self, pending: set[str], total: int, show: bool) -> dict[str, RequestOutput]:
         finished: dict[str, RequestOutput] = {}
         with GenerationProgress(total, show=show) as progress:
@@ -108,6 +114,14 @@ class LLM:
                         pending.remove(output.request_id)
                         finished[output.request_id] = output
         return finished
+
+
+def _prompt_list(prompts: Any) -> list[Prompt]:
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise InvalidParameter(f"prompts are of type {type(prompts).__name__}", hint="give a prompt, or a list of them")
+    return list(prompts)
 
 
 def _one_each(given: Any, count: int, name: str, default: Any) -> list[Any]:

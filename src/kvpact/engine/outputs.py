@@ -72,6 +72,21 @@ class RequestOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateChecks:
+    """Proof that the gate ran. rows: query tokens whose slot, position and length were compared with the state. entries: of a token
+    in a layer, looked at as they were written. tags: entries whose writer was checked as they were about to be read. score_rows:
+    rows of one head computed again; masked_rows: those of them that an invisible key would have changed. violations: found."""
+
+    level: str
+    rows: int = 0
+    entries: int = 0
+    tags: int = 0
+    score_rows: int = 0
+    masked_rows: int = 0
+    violations: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineStats:
     """Counts since the engine started.
 
@@ -88,6 +103,7 @@ class EngineStats:
     copied_bytes: int
     num_cached_tokens: int
     num_growths: int
+    gate: GateChecks
 
     @property
     def peak_cache_bytes(self) -> int:

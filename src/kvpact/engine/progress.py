@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from types import TracebackType
 
 from rich.console import Console
@@ -9,9 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from kvpact.engine.outputs import RequestOutput
 
+#: Between plain lines; a run that is over sooner prints none.
+SECONDS_BETWEEN_LINES = 10.0
+
 
 class GenerationProgress:
-    """Counts finished requests and generated tokens. Draws nothing when `show` is false or stderr is no terminal."""
+    """Counts finished requests and generated tokens: a bar on a terminal, a line every ten seconds elsewhere."""
 
     def __init__(self, total: int, *, show: bool) -> None:
         console = Console(stderr=True)
@@ -22,6 +27,10 @@ class GenerationProgress:
             TextColumn("requests, {task.fields[tokens]} tokens out"),
             TimeElapsedColumn(),
         )
+        self._plain = show and not console.is_terminal
+        self._total = total
+        self._finished = 0
+        self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         self._progress = Progress(*columns, console=console, transient=True, disable=not show or not console.is_terminal)
         self._task: TaskID = self._progress.add_task("generating", total=total, tokens=0)
         self._tokens: dict[str, int] = {}
@@ -35,4 +44,9 @@ class GenerationProgress:
 
     def update(self, output: RequestOutput) -> None:
         self._tokens[output.request_id] = output.metrics.num_generation_tokens
-        self._progress.update(self._task, advance=int(output.finished), tokens=sum(self._tokens.values()))
+        self._finished += output.finished
+        tokens = sum(self._tokens.values())
+        self._progress.update(self._task, completed=self._finished, tokens=tokens)
+        if self._plain and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+            print(f"generating: {self._finished} of {self._total} requests, {tokens} tokens out", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from kvpact.attention.metadata import build_inputs
 from kvpact.config import EngineConfig
 from kvpact.engine.batch import StepBatch
+from kvpact.engine.gate import StepGate
 from kvpact.inject import InjectionPoints
 from kvpact.kv.storage import KVStorage
 from kvpact.model.decoder import Decoder
@@ -18,18 +19,22 @@ from kvpact.ops.base import Operators
 class Runner:
     """Owns nothing of the context: it reads a StepBatch and writes entries where that says."""
 
-    def __init__(self, decoder: Decoder, ops: Operators, storage: KVStorage, config: EngineConfig, inject: InjectionPoints) -> None:
+    def __init__(
+        self, decoder: Decoder, ops: Operators, storage: KVStorage, config: EngineConfig, inject: InjectionPoints, gate: StepGate
+    ) -> None:
         self._decoder = decoder
         self._ops = ops
         self._storage = storage
         self._config = config
         self._inject = inject
+        self._gate = gate
         self._groups = decoder.layer_groups()
         self.copied_bytes = 0
 
     @torch.inference_mode()
     def run(self, batch: StepBatch) -> NDArray[np.float32]:
-        """The raw logits of `batch.row_indices`: [rows, vocab]."""
+        """The raw logits of `batch.row_indices`: [rows, vocab]. Raises GateViolation before anything is written, or between layers."""
+        self._gate.before(batch)
         for scheduled in batch.plan:
             self.copied_bytes += self._storage.copy_blocks(scheduled.reservation.copies)
             self._storage.clear_blocks(scheduled.reservation.cleared)
@@ -38,7 +43,8 @@ class Runner:
             for group in self._groups
         }
         positions = torch.from_numpy(batch.arrays.positions)
-        self._decoder.forward(torch.from_numpy(batch.token_ids), positions, inputs, self._storage)
+        token_ids = torch.from_numpy(batch.token_ids)
+        self._decoder.forward(token_ids, positions, inputs, self._storage, self._gate.is_on, self._gate.observer)
         return self._logits(torch.from_numpy(batch.row_indices), len(batch.token_ids))
 
     def _logits(self, rows: torch.Tensor, num_tokens: int) -> NDArray[np.float32]:

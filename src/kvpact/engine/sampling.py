@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvpact.engine.batch import LogitRows, StepBatch
 from kvpact.engine.outputs import Logprob, PositionLogprobs
 from kvpact.engine.request import Choice
-from kvpact.errors import NotFinite
+from kvpact.errors import GateViolation, NotFinite
 from kvpact.model.logprobs import TokenLogprob, token_logprobs
 from kvpact.model.sampler import Sampled, SamplingRow, sample
 
@@ -20,11 +20,11 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What was sampled for one choice index; `error` instead of a token when the row is not finite."""
+    """What was sampled for one choice index; `error` instead of a token when the row, or an entry, is not finite."""
 
     index: int
     sampled: Sampled | None
-    error: NotFinite | None
+    error: NotFinite | GateViolation | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,21 @@ class StepResult:
     prompt_logprobs: tuple[tuple[int, PositionLogprobs], ...]
 
 
-def sample_batch(batch: StepBatch, logits: Logits, token_text: Callable[[int], str]) -> list[StepResult]:
-    """Sample each complete choice, and score the prompt rows that were asked for. logits: [rows, vocab], raw."""
-    return [_sample_rows(rows, logits[rows.start : rows.stop], token_text) for rows in batch.rows]
+def sample_batch(
+    batch: StepBatch, logits: Logits, token_text: Callable[[int], str], refused: Mapping[Choice, GateViolation]
+) -> list[StepResult]:
+    """Sample each complete choice, and score the prompt rows that were asked for. logits: [rows, vocab], raw.
+
+    refused: choices that end here, in the middle of their prompt or not, those still to be forked from them included.
+    """
+    healthy = [rows for rows in batch.rows if rows.scheduled.choice not in refused]
+    results = [_sample_rows(rows, logits[rows.start : rows.stop], token_text) for rows in healthy]
+    return [*results, *(_refuse(choice, error) for choice, error in refused.items())]
+
+
+def _refuse(choice: Choice, error: GateViolation) -> StepResult:
+    indices = range(choice.index, choice.index + choice.seats)
+    return StepResult(choice=choice, drawn=tuple(Drawn(index=i, sampled=None, error=error) for i in indices), prompt_logprobs=())
 
 
 def _sample_rows(rows: LogitRows, logits: Logits, token_text: Callable[[int], str]) -> StepResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -11,15 +11,19 @@ from kvpact.cache.spec import GroupKind, LayerGroup
 from kvpact.kv.storage import KVStorage
 from kvpact.model.config import DecoderConfig
 from kvpact.model.rope import rotation_table
-from kvpact.ops.base import AttentionInputs, CoreStep, DecoderShape, Operators
+from kvpact.ops.base import AttentionInputs, CoreStep, DecoderCore, DecoderShape, Operators, WriteReport
 from kvpact.ops.weights import ModelWeights
 from kvpact.visibility import Visibility
+
+#: Gets each layer, and the core that has just computed its attention.
+Observer = Callable[[int, DecoderCore], None]
 
 
 class Decoder:
     """A causal language model over a paged cache.
 
     dtype: of the weights. max_model_len: positions 0 to max_model_len - 1 exist. fingerprint: identity of the weights.
+    score_scale: by which scores are multiplied.
     """
 
     def __init__(
@@ -31,29 +35,48 @@ class Decoder:
         self.fingerprint = fingerprint
         self._groups = _layer_groups(config)
         self._group_of = {layer: group.name for group in self._groups for layer in group.layers}
-        self._core = ops.core(_shape(config, max_model_len), weights)
+        shape = _shape(config, max_model_len)
+        self.score_scale = shape.scale
+        self._core = ops.core(shape, weights)
 
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """Group "full" with the layers that see everything, group "window" with those that see the end; each only where it has layers."""
         return self._groups
 
     @torch.inference_mode()
-    def forward(self, token_ids: Tensor, positions: Tensor, inputs: Mapping[str, AttentionInputs], storage: KVStorage) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        inputs: Mapping[str, AttentionInputs],
+        storage: KVStorage,
+        checks_entries: bool = False,
+        observe: Observer | None = None,
+    ) -> Tensor:
         """token_ids [T], positions [T], int64; inputs by layer group -> hidden [T, hidden] after the final norm.
 
         Each layer writes its T new entries to `storage` before any row reads: a row sees its own entry as it is stored.
+        checks_entries: have what is written looked at, for `write_report`. observe: looks at each layer after its attention.
         """
         core, layers = self._core, range(self.config.num_layers)
         by_layer = [inputs[self._group_of[layer]] for layer in layers]
-        core.begin(CoreStep(token_ids=token_ids, positions=positions, inputs=by_layer, caches=storage.layers()))
+        core.begin(
+            CoreStep(token_ids=token_ids, positions=positions, inputs=by_layer, caches=storage.layers(), checks_entries=checks_entries)
+        )
         for layer in layers:
             core.project(layer)
             core.attend(layer)
+            if observe is not None:
+                observe(layer, core)
             core.merge(layer)
             core.expand(layer)
             core.contract(layer)
         core.finish()
         return core.hidden()
+
+    def write_report(self) -> WriteReport:
+        """Of the last `forward`; nothing was looked at unless it was to check entries."""
+        return self._core.write_report()
 
     @torch.inference_mode()
     def logits(self, rows: Tensor) -> Tensor:

@@ -6,6 +6,10 @@ step is an elementwise float64 operation, so any build that rounds each operatio
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
 import numpy as np
 
 _LOG2_E = 1.4426950408889634
@@ -53,6 +57,29 @@ def tree_sum(values: np.ndarray) -> float:
     return float(partial[0])
 
 
+@cache
+def compiled() -> Any | None:
+    """The compiled core where it is built: the same bits in a fraction of the time."""
+    if find_spec("kvpact._native") is None:
+        return None
+    from kvpact import _native
+
+    return _native
+
+
+def exp_sum(logits: np.ndarray, largest: float) -> float:
+    """sum(exp(logits - largest)) of [vocab] float32 in float64, over the fixed tree; `largest` is the finite maximum."""
+    native = compiled()
+    if native is not None and _plain(logits):
+        return float(native.exp_sum(logits, largest))
+    return tree_sum(exponential(logits.astype(np.float64) - largest))
+
+
+def _plain(logits: np.ndarray) -> bool:
+    """What the compiled core takes as it lies."""
+    return logits.dtype == np.float32 and logits.flags.c_contiguous and logits.flags.writeable
+
+
 class Ordering:
     """Token ids of a row by (logit descending, id ascending), the one order of candidates, found without sorting the row.
 
@@ -76,6 +103,9 @@ class Ordering:
 
     def rank(self, token_id: int) -> int:
         """The place of a token in the order, from 1."""
+        native = compiled()
+        if native is not None and _plain(self._logits):
+            return int(native.rank(self._logits, token_id))
         own = self._logits[token_id]
         ahead = np.count_nonzero(self._logits > own) + np.count_nonzero(self._logits[:token_id] == own)
         return 1 + int(ahead)

@@ -25,7 +25,7 @@ def check_folder(path: Path) -> tuple[Path, ...]:
         raise ModelCorrupt(f"{path} has no config.json", hint="a model folder holds config.json, *.safetensors and tokenizer.json")
     config = read_json(path / "config.json")
     if not isinstance(config, dict):
-        raise ModelCorrupt(f"{path / 'config.json'} holds no JSON object", hint="fetch the file again")
+        raise ModelCorrupt(f"{path / 'config.json'} holds no JSON object", hint="delete it and fetch it again")
     files = _weight_files(path)
     for file in files:
         check_safetensors(file)
@@ -37,7 +37,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ModelCorrupt(f"{path} ({path.stat().st_size:,} bytes) is not JSON: {error}", hint="fetch the file again") from error
+        raise ModelCorrupt(f"{path} ({path.stat().st_size:,} bytes) is not JSON: {error}", hint="delete it and fetch it again") from error
     except OSError as error:
         raise ModelCorrupt(f"{path} can't be read: {error.strerror}", hint="look at the file's permissions") from error
 
@@ -64,11 +64,11 @@ def _indexed_files(path: Path) -> tuple[Path, ...]:
     index = read_json(path / _INDEX)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelCorrupt(f"{path / _INDEX} has no weight_map", hint="fetch the file again")
+        raise ModelCorrupt(f"{path / _INDEX} has no weight_map", hint="delete it and fetch it again")
     names = sorted(set(weight_map.values()))
     outside = [name for name in names if Path(name).name != name]
     if outside:
-        raise ModelCorrupt(f"{path / _INDEX} names the file {outside[0]!r} outside its folder", hint="fetch the file again")
+        raise ModelCorrupt(f"{path / _INDEX} names the file {outside[0]!r} outside its folder", hint="delete it and fetch it again")
     missing = [name for name in names if not (path / name).is_file()]
     if missing:
         raise ModelCorrupt(
@@ -87,7 +87,7 @@ def check_safetensors(path: Path) -> None:
         if size < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, _MAX_HEADER):
             raise ModelCorrupt(
                 f"{path} has {size:,} bytes and claims a header of {length:,}: it is truncated or no safetensors file",
-                hint="fetch the file again",
+                hint="delete it and fetch it again",
                 file_bytes=size,
             )
         try:
@@ -95,13 +95,13 @@ def check_safetensors(path: Path) -> None:
             ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise ModelCorrupt(
-                f"{path} ({size:,} bytes) has an unreadable header: {error!r}", hint="fetch the file again", file_bytes=size
+                f"{path} ({size:,} bytes) has an unreadable header: {error!r}", hint="delete it and fetch it again", file_bytes=size
             ) from error
     expected = _LENGTH_BYTES + length + max(ends, default=0)
     if size != expected:
         raise ModelCorrupt(
             f"{path} has {size:,} bytes, its header says {expected:,}: {'truncated' if size < expected else 'damaged'}",
-            hint="fetch the file again",
+            hint="delete it and fetch it again",
             file_bytes=size,
             expected_bytes=expected,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvpact.ids import TokenId
-from kvpact.model.fixed import Ordering, exponential, tree_sum
+from kvpact.model.fixed import Ordering, exp_sum
 from kvpact.model.processors import check_finite
 
 
@@ -24,7 +24,7 @@ class TokenLogprob:
 def log_sum_exp(logits: np.ndarray) -> float:
     """log(sum(exp(logits))) of [vocab] float32 in float64, over one fixed tree. Raises NotFinite."""
     largest = check_finite(logits)
-    return largest + math.log(tree_sum(exponential(logits.astype(np.float64) - largest)))
+    return largest + math.log(exp_sum(logits, largest))
 
 
 def token_logprobs(logits: np.ndarray, token_id: int, num_top: int) -> tuple[float, int, tuple[TokenLogprob, ...]]:

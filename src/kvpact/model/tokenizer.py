@@ -109,7 +109,7 @@ def _load_backend(folder: Path) -> tokenizers.Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
-        raise ModelCorrupt(f"{path} ({path.stat().st_size:,} bytes) can't be read: {error}", hint="fetch the file again") from error
+        raise ModelCorrupt(f"{path} ({path.stat().st_size:,} bytes) can't be read: {error}", hint="delete it and fetch it again") from error
     # Settings of a training run that some files still carry; a prompt must be neither cut nor filled up in silence.
     backend.no_truncation()
     backend.no_padding()
@@ -121,7 +121,7 @@ def _optional_json(path: Path) -> dict[str, Any]:
         return {}
     content = read_json(path)
     if not isinstance(content, dict):
-        raise ModelCorrupt(f"{path} holds no JSON object", hint="fetch the file again")
+        raise ModelCorrupt(f"{path} holds no JSON object", hint="delete it and fetch it again")
     return content
 
 

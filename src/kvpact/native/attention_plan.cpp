@@ -1,6 +1,7 @@
 #include "attention_plan.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvpact {
 namespace {
@@ -21,15 +22,16 @@ int64_t num_segments(const AttentionStep& step, const AttentionUnit& unit) {
   return (stop + kSegment - 1) / kSegment;
 }
 
-void add_split(const AttentionStep& step, const std::vector<AttentionUnit>& whole, AttentionPlan& plan) {
+// Takes plan.whole to plan.units, and those that are split to plan.combines too.
+void add_split(const AttentionStep& step, AttentionPlan& plan) {
   const int64_t row = step.entries.head_dim + 2;
   int64_t size = 0;
-  for (const AttentionUnit& unit : whole)
+  for (const AttentionUnit& unit : plan.whole)
     if (unit.num_segments > 1 && unit.num_tokens * step.group <= kMaxSplitRows)
       size += unit.num_segments * unit.num_tokens * step.group * row;
   plan.partial.resize(static_cast<size_t>(size));
   float* to = plan.partial.data();
-  for (AttentionUnit unit : whole) {
+  for (AttentionUnit unit : plan.whole) {
     const int64_t rows = unit.num_tokens * step.group;
     if (unit.num_segments > 1 && rows <= kMaxSplitRows) {
       unit.partial = to;
@@ -59,9 +61,9 @@ void plan_attention(const AttentionStep& step, int64_t num_requests, int num_thr
   plan.max_rows = 0;
   for (const AttentionUnit& unit : plan.units) plan.max_rows = std::max(plan.max_rows, unit.num_tokens * step.group);
   if (num_threads == 1 || static_cast<int64_t>(plan.units.size()) >= kUnitsOfThread * num_threads) return;
-  const std::vector<AttentionUnit> whole = std::move(plan.units);
+  std::swap(plan.whole, plan.units);
   plan.units.clear();
-  add_split(step, whole, plan);
+  add_split(step, plan);
 }
 
 }  // namespace kvpact

@@ -11,6 +11,7 @@ namespace kvpact {
 struct AttentionPlan {
   std::vector<AttentionUnit> units;     // to be run by `attend`, in any order
   std::vector<AttentionUnit> combines;  // to be run by `combine` after all units
+  std::vector<AttentionUnit> whole;     // units before they are split
   std::vector<float> partial;           // the units point into it
   int64_t max_rows = 0;                 // of any unit: the size of the scratch
 };

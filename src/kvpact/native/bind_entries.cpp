@@ -47,7 +47,7 @@ void attention(const Entries& entries, Array q, Array out, Array query_start, Ar
   const float* queries = checked<float>(q, "q", {arrays.num_tokens, kAny, storage.head_dim});
   const int64_t heads = static_cast<int64_t>(q.shape(1));
   checked<float>(out, "out", {arrays.num_tokens, heads, storage.head_dim});
-  if (heads % storage.num_kv_heads)
+  if (heads < 1 || heads % storage.num_kv_heads || heads / storage.num_kv_heads > kMaxRows)
     throw nb::value_error((std::to_string(heads) + " query heads can't share " + std::to_string(storage.num_kv_heads) + " key heads").c_str());
   std::vector<int64_t> positions(static_cast<size_t>(arrays.num_tokens));
   for (int64_t r = 0; r < arrays.num_requests; r++)

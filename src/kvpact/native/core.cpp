@@ -96,38 +96,55 @@ void Core::project(int layer) {
   const LayerWeights& weights = layers_[static_cast<size_t>(layer)];
   norm(weights.attention_norm, rows_.data(), normed_.data());
   linear(weights.qkv, normed_.data(), stacked_.data(), nullptr);
-  reports_.assign(static_cast<size_t>(threads_.num_threads()), WriteReport{0, -1});
-  const int64_t query = shape_.num_heads * shape_.head_dim, key = shape_.num_kv_heads * shape_.head_dim, stride = query + 2 * key;
-  for_rows(2 * stride, [&](int64_t begin, int64_t end, int thread) {
-    const int64_t count = end - begin;
-    float* x = stacked_.data() + begin * stride;
-    for (int64_t row = 0; row < count && !weights.q_norm.empty(); row++) {
-      float* heads = x + row * stride;
-      kernels_.rms_norm(heads, shape_.head_dim, weights.q_norm.data(), shape_.norm_eps, shape_.num_heads, shape_.head_dim, heads, shape_.head_dim);
-      kernels_.rms_norm(heads + query, shape_.head_dim, weights.k_norm.data(), shape_.norm_eps, shape_.num_kv_heads, shape_.head_dim,
-                        heads + query, shape_.head_dim);
-    }
-    if (shape_.cos)
-      kernels_.rotate(x, stride, shape_.num_heads + shape_.num_kv_heads, shape_.head_dim, shape_.head_dim, shape_.cos, shape_.sin,
-                      positions_.data() + begin, count);
-    for (int64_t row = 0; row < count; row++) {
-      std::memcpy(queries_.data() + (begin + row) * query, x + row * stride, static_cast<size_t>(query) * sizeof(float));
-      std::memcpy(keys_.data() + (begin + row) * key, x + row * stride + query, static_cast<size_t>(key) * sizeof(float));
-      std::memcpy(values_.data() + (begin + row) * key, x + row * stride + query + key, static_cast<size_t>(key) * sizeof(float));
-    }
-    const GroupStep& group = groups_[static_cast<size_t>(group_of_layer_[static_cast<size_t>(layer)])];
-    WriteReport report{0, -1};
-    kernels_.write_entries(entries_[static_cast<size_t>(layer)], keys_.data() + begin * key, values_.data() + begin * key,
-                           group.slots + begin, count, checks_entries_ ? &report : nullptr);
-    WriteReport& mine = reports_[static_cast<size_t>(thread)];
-    if (mine.num_not_finite == 0) mine.first_bad_slot = report.first_bad_slot;
-    mine.num_not_finite += report.num_not_finite;
+  reports_.assign(static_cast<size_t>(threads_.num_threads()), ThreadReport{});
+  const int64_t numbers = (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim;
+  for_rows(2 * numbers, [&](int64_t begin, int64_t end, int thread) {
+    split_rows(weights, begin, end);
+    write_rows(layer, begin, end, reports_[static_cast<size_t>(thread)]);
   });
-  for (const WriteReport& report : reports_) {
-    if (report.num_not_finite && gate_.num_not_finite == 0) gate_.first_bad_slot = report.first_bad_slot, gate_.first_bad_layer = layer;
-    gate_.num_not_finite += report.num_not_finite;
+  if (checks_entries_) add_reports(layer);
+}
+
+// The stacked rows [begin, end): heads normed and rotated, then queries, keys and values each to their own array.
+void Core::split_rows(const LayerWeights& weights, int64_t begin, int64_t end) {
+  const int64_t dim = shape_.head_dim, query = shape_.num_heads * dim, key = shape_.num_kv_heads * dim, stride = query + 2 * key;
+  for (int64_t row = begin; row < end && !weights.q_norm.empty(); row++) {
+    float *q = stacked_.data() + row * stride, *k = q + query;
+    kernels_.rms_norm(q, dim, weights.q_norm.data(), shape_.norm_eps, shape_.num_heads, dim, q, dim);
+    kernels_.rms_norm(k, dim, weights.k_norm.data(), shape_.norm_eps, shape_.num_kv_heads, dim, k, dim);
   }
-  if (checks_entries_) gate_.num_written += num_tokens_;
+  if (shape_.cos)
+    kernels_.rotate(stacked_.data() + begin * stride, stride, shape_.num_heads + shape_.num_kv_heads, dim, dim, shape_.cos, shape_.sin,
+                    positions_.data() + begin, end - begin);
+  for (int64_t row = begin; row < end; row++) {
+    const float* x = stacked_.data() + row * stride;
+    std::memcpy(queries_.data() + row * query, x, static_cast<size_t>(query) * sizeof(float));
+    std::memcpy(keys_.data() + row * key, x + query, static_cast<size_t>(key) * sizeof(float));
+    std::memcpy(values_.data() + row * key, x + query + key, static_cast<size_t>(key) * sizeof(float));
+  }
+}
+
+void Core::write_rows(int layer, int64_t begin, int64_t end, ThreadReport& mine) {
+  const int64_t key = shape_.num_kv_heads * shape_.head_dim;
+  const GroupStep& group = groups_[static_cast<size_t>(group_of_layer_[static_cast<size_t>(layer)])];
+  WriteReport report{0, -1};
+  kernels_.write_entries(entries_[static_cast<size_t>(layer)], keys_.data() + begin * key, values_.data() + begin * key,
+                         group.slots + begin, end - begin, checks_entries_ ? &report : nullptr);
+  if (!report.num_not_finite) return;
+  if (begin < mine.first_row) mine.first_row = begin, mine.found.first_bad_slot = report.first_bad_slot;
+  mine.found.num_not_finite += report.num_not_finite;
+}
+
+// The lowest row names the slot, whichever thread wrote it.
+void Core::add_reports(int layer) {
+  int64_t first_row = INT64_MAX, slot = -1, count = 0;
+  for (const ThreadReport& report : reports_) {
+    if (report.first_row < first_row) first_row = report.first_row, slot = report.found.first_bad_slot;
+    count += report.found.num_not_finite;
+  }
+  if (count && gate_.num_not_finite == 0) gate_.first_bad_slot = slot, gate_.first_bad_layer = layer;
+  gate_.num_not_finite += count;
+  gate_.num_written += num_tokens_;
 }
 
 void Core::attend(int layer) {
@@ -171,13 +188,13 @@ void Core::finish() {
   std::swap(rows_, next_);
 }
 
-const float* Core::logits(const int64_t* wanted, int64_t count) {
+const Buffer& Core::logits(const int64_t* wanted, int64_t count) {
   grow(wanted_, count * shape_.hidden);
   grow(logits_, count * vocab());
   for (int64_t i = 0; i < count; i++)
     std::memcpy(wanted_.data() + i * shape_.hidden, rows_.data() + wanted[i] * shape_.hidden, static_cast<size_t>(shape_.hidden) * sizeof(float));
   linear_rows(head_, wanted_.data(), count, logits_.data(), nullptr);
-  return logits_.data();
+  return logits_;
 }
 
 void Core::for_rows(int64_t cost, UnitsRef fn) {
@@ -216,9 +233,7 @@ void Core::norm(const Norm& norm, const float* x, float* y) {
 }
 
 void Core::grow(Buffer& buffer, int64_t count) {
-  if (static_cast<int64_t>(buffer.size()) >= count) return;
-  num_allocations_++;
-  buffer.resize(static_cast<size_t>(count));
+  if (buffer.reserve(count)) num_allocations_++;
 }
 
 }  // namespace kvpact

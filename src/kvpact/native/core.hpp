@@ -91,24 +91,36 @@ class Core {
   void contract(int layer);
   void finish();
 
-  const float* rows() const { return rows_.data(); }
+  // Hidden states [num_tokens, hidden], after `finish`; the next step overwrites them.
+  const Buffer& rows() const { return rows_; }
+  // [num_tokens, num_heads * head_dim]: a layer's queries from `project` on, what they attended to from `attend` on.
+  const Buffer& queries() const { return queries_; }
+  const Buffer& attended() const { return attended_; }
   int64_t num_tokens() const { return num_tokens_; }
-  const float* logits(const int64_t* wanted, int64_t count);
+  // [count, vocab] of the rows `wanted`; the next call overwrites them.
+  const Buffer& logits(const int64_t* wanted, int64_t count);
   const GateReport& gate_report() const { return gate_; }
   int64_t vocab() const { return head_.packed.out_features; }
   // Times that a buffer had to grow: none after warm-up.
   int64_t num_allocations() const { return num_allocations_; }
 
  private:
-  using Buffer = std::vector<float>;
   // Fits the step's units of one group; the same for all its layers.
   struct Plan {
     AttentionStep step{};
     AttentionPlan units;
     std::vector<int64_t> row_positions;  // [T]: the last rows of each request's length
   };
+  // What one thread's writes of a layer found, and the row from which it found the first.
+  struct ThreadReport {
+    WriteReport found{0, -1};
+    int64_t first_row = INT64_MAX;
+  };
 
   void plan_group(Plan& plan, const GroupStep& group, const EntryStorage& entries);
+  void split_rows(const LayerWeights& weights, int64_t begin, int64_t end);
+  void write_rows(int layer, int64_t begin, int64_t end, ThreadReport& mine);
+  void add_reports(int layer);
   void for_rows(int64_t cost, UnitsRef fn);
   void linear(const Matrix& matrix, const float* x, float* y, const float* residual);
   void linear_rows(const Matrix& matrix, const float* x, int64_t rows, float* y, const float* residual);
@@ -132,7 +144,7 @@ class Core {
   Buffer rows_, next_, normed_, stacked_, queries_, attended_, keys_, values_, inner_, activated_, logits_, scratch_, wanted_;
   int64_t scratch_of_thread_ = 0;
   bool checks_entries_ = true;
-  std::vector<WriteReport> reports_;
+  std::vector<ThreadReport> reports_;
   GateReport gate_;
   int64_t num_allocations_ = 0;
 };

@@ -35,8 +35,8 @@ const Kernels& select_kernels() {
   const std::string name = wanted ? wanted : "";
   if (name == "baseline") return baseline::table();
   if (name == "avx2") {
-    if (!has_avx2()) throw std::runtime_error("KVPACT_ISA is avx2, but this processor lacks AVX2, FMA or F16C; unset it, or set it to baseline");
-    return avx2::table();
+    if (has_avx2()) return avx2::table();
+    throw std::runtime_error("KVPACT_ISA is avx2, but this machine lacks AVX2, FMA or F16C; unset it, or set it to baseline");
   }
   if (!name.empty()) throw std::runtime_error("KVPACT_ISA is '" + name + "'; it can be avx2 or baseline");
   return has_avx2() ? avx2::table() : baseline::table();

@@ -35,13 +35,17 @@ inline StepArrays checked_step(const Array& query_start, const Array& seq_lens, 
   step.block_table = checked<int64_t>(block_table, "block_table", {step.num_requests, kAny});
   step.table_stride = static_cast<int64_t>(block_table.shape(1));
   const int64_t* rule = checked<int64_t>(rules, "rules", {step.num_requests, 4});
+  if (step.query_start[0] != 0) throw nb::value_error("query_start_loc does not start at 0");
   check_range(step.seq_lens, step.num_requests, 0, step.table_stride * entries.block_size + 1, "seq_lens");
   for (int64_t r = 0; r < step.num_requests; r++, rule += 4) {
-    if (step.query_start[r + 1] < step.query_start[r] || step.query_start[0] != 0)
-      throw nb::value_error("query_start_loc does not start at 0 and ascend");
+    const int64_t rows = step.query_start[r + 1] - step.query_start[r];
+    if (rows < 0 || rows > step.seq_lens[r])
+      throw nb::value_error(("request " + std::to_string(r) + " has " + std::to_string(rows) + " query tokens of a length of " +
+                             std::to_string(step.seq_lens[r])).c_str());
     const int64_t blocks = (step.seq_lens[r] + entries.block_size - 1) / entries.block_size;
     check_range(step.block_table + r * step.table_stride, blocks, 0, entries.num_blocks, "block_table");
-    step.rules.push_back(Rule{rule[1], rule[2], rule[3], static_cast<int32_t>(rule[0])});
+    check_range(rule, 4, 0, INT64_MAX, "rules");
+    step.rules.push_back(Rule{rule[1], rule[2], rule[3], rule[0] != 0});
   }
   return step;
 }

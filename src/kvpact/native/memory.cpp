@@ -2,19 +2,19 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <utility>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/mman.h>
-#else
-#include <cstring>
 #endif
 
 namespace kvpact {
 namespace {
 
 constexpr size_t kLargePage = size_t{2} << 20;
+constexpr std::align_val_t kCacheLine{64};
 
 }  // namespace
 
@@ -52,6 +52,15 @@ PageMemory& PageMemory::operator=(PageMemory&& other) noexcept {
   std::swap(num_mapped_, other.num_mapped_);
   std::swap(num_bytes_, other.num_bytes_);
   return *this;
+}
+
+bool Buffer::reserve(int64_t count) {
+  if (count <= size_) return false;
+  const size_t num_bytes = static_cast<size_t>(count) * sizeof(float);
+  data_.reset(static_cast<float*>(::operator new(num_bytes, kCacheLine)), [](float* data) { ::operator delete(data, kCacheLine); });
+  std::memset(data_.get(), 0, num_bytes);
+  size_ = count;
+  return true;
 }
 
 }  // namespace kvpact

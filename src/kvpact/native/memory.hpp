@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 
 namespace kvpact {
 
@@ -22,6 +24,19 @@ class PageMemory {
   void* mapping_ = nullptr;
   size_t num_mapped_ = 0;
   size_t num_bytes_ = 0;
+};
+
+// fp32 numbers that are written anew in every step, on lines of their own. Whoever shares one may still read it when it has grown.
+class Buffer {
+ public:
+  // Room for `count` numbers, zeroed where it had to grow: what was in it is lost then. Returns whether it had to.
+  bool reserve(int64_t count);
+  float* data() const { return data_.get(); }
+  const std::shared_ptr<float>& share() const { return data_; }
+
+ private:
+  std::shared_ptr<float> data_;
+  int64_t size_ = 0;
 };
 
 }  // namespace kvpact

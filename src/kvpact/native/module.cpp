@@ -37,5 +37,7 @@ NB_MODULE(_native, m) {
     m.doc() = "The compiled core of kvpact.";
     kvpact::bind_entries(m);
     kvpact::bind_core(m);
+    kvpact::bind_sample(m);
+    kvpact::bind_bench(m);
     m.def("build_info", &build_info, "Compiler, flags, build type and the instruction set that was chosen.");
 }

@@ -112,12 +112,25 @@ class DecoderShape:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreStep:
-    """One step for a core. token_ids, positions: int64 [T]. inputs, caches: one per layer; layers of a group share the same object."""
+    """One step for a core. token_ids, positions: int64 [T]. inputs, caches: one per layer; layers of a group share the same object.
+
+    checks_entries: look at each stored number as it is written; `write_report` then tells.
+    """
 
     token_ids: Tensor
     positions: Tensor
     inputs: Sequence[AttentionInputs]
     caches: Sequence[LayerCache]
+    checks_entries: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteReport:
+    """What a step's writes were like, over all layers. num_written: entries looked at. suspect: some may hold a number that is not
+    finite; which ones is to be read from the storage, for that is rare."""
+
+    num_written: int
+    suspect: bool
 
 
 class DecoderCore(ABC):
@@ -156,6 +169,18 @@ class DecoderCore(ABC):
         """The final norm."""
 
     @abstractmethod
+    def write_report(self) -> WriteReport:
+        """Of the step under way, so far; nothing was looked at unless the step asked for it."""
+
+    @abstractmethod
+    def queries(self) -> Tensor:
+        """The layer's rotated queries, [T, H, D]; valid from its `project` to its `merge`."""
+
+    @abstractmethod
+    def attended(self) -> Tensor:
+        """What the layer's queries attended to, [T, H, D]; valid from its `attend` to its `merge`."""
+
+    @abstractmethod
     def hidden(self) -> Tensor:
         """The rows as they are, [T, hidden]; valid until the next call."""
 
@@ -176,6 +201,11 @@ class Operators(ABC):
     promises_bits: ClassVar[bool]
     applies: ClassVar[frozenset[Part]]
     layout: ClassVar[BlockLayout] = BlockLayout.TOKENS
+
+    @property
+    def identity(self) -> str:
+        """Names the arithmetic: entries that other kernels wrote are other bits, and must not be found."""
+        return self.name
 
     @abstractmethod
     def core(self, shape: DecoderShape, weights: ModelWeights) -> DecoderCore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from kvpact.ops.base import CoreStep, DecoderCore, DecoderShape, Operators
+from kvpact.ops.base import CoreStep, DecoderCore, DecoderShape, Operators, WriteReport
 from kvpact.ops.weights import Affine, ModelWeights
 
 Record = TypeVar("Record")
@@ -60,10 +61,14 @@ class ComposedCore(DecoderCore):
         self._step: CoreStep
         self._rows: Tensor
         self._inner: Tensor
+        self._queries: Tensor
+        self._num_written = 0
+        self._suspect = False
         self._rotation: tuple[Tensor, Tensor] | None = None
 
     def begin(self, step: CoreStep) -> None:
         self._step = step
+        self._num_written, self._suspect = 0, False
         self._rows = self._ops.embedding(self._weights.embedding, step.token_ids)
         if self._weights.positions is not None:
             self._rows = self._rows + self._ops.embedding(self._weights.positions, step.positions)
@@ -80,12 +85,29 @@ class ComposedCore(DecoderCore):
             q, k = self._norm(q, part.q_norm), self._norm(k, part.k_norm)
         if self._rotation is not None:
             q, k = (self._ops.rotary(each, *self._rotation) for each in (q, k))
-        self._inner = q
+        self._inner = self._queries = q
+        if self._step.checks_entries:
+            self._look_at(k, v, self._step.caches[layer].keys.dtype)
         self._ops.write(self._step.caches[layer], self._step.inputs[layer].slot_mapping, k, v)
 
     def attend(self, layer: int) -> None:
         attended = self._ops.attention(self._inner, self._step.caches[layer], self._step.inputs[layer], self._shape.scale)
         self._inner = attended.reshape(self._rows.shape[0], -1)
+
+    def _look_at(self, keys: Tensor, values: Tensor, stored: torch.dtype) -> None:
+        """A sum is finite only if each term is: one look over the numbers. It may overflow over finite ones, hence a suspicion."""
+        for new in (keys, values):
+            self._suspect |= not math.isfinite(new.to(stored).sum(dtype=new.dtype))
+        self._num_written += keys.shape[0]
+
+    def write_report(self) -> WriteReport:
+        return WriteReport(num_written=self._num_written, suspect=self._suspect)
+
+    def queries(self) -> Tensor:
+        return self._queries
+
+    def attended(self) -> Tensor:
+        return self._inner.view(self._queries.shape)
 
     def merge(self, layer: int) -> None:
         self._rows = self._rows + self._linear(self._inner, self._weights.layers[layer].out)

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvpact.errors import LawBroken, UnsupportedModel
-from kvpact.ops.base import AttentionInputs, CoreStep, DecoderCore, DecoderShape, Operators
+from kvpact.ops.base import AttentionInputs, CoreStep, DecoderCore, DecoderShape, Operators, WriteReport
 from kvpact.ops.layout import BlockLayout, LayerCache
 from kvpact.ops.weights import Affine, LayerWeights, ModelWeights
 from kvpact.visibility import Part
 
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
+#: Raised by every change after which a kernel gives other bits.
+NUMERICS_VERSION = 1
 #: The kernels' vector lanes: a head is a whole number of them.
 _LANES = 8
 _MAX_HEAD_DIM = 256
@@ -34,6 +36,11 @@ class NativeOperators(Operators):
         from kvpact import _native
 
         self._native: Any = _native
+
+    @property
+    def identity(self) -> str:
+        info = self._native.build_info()
+        return f"{self.name}, numerics {NUMERICS_VERSION}, {info['isa']}, {info['compiler']}, {info['flags']}"
 
     def core(self, shape: DecoderShape, weights: ModelWeights) -> NativeCore:
         return NativeCore(self._native, shape, weights)
@@ -75,6 +82,7 @@ class NativeCore(DecoderCore):
             )
         cos, sin = shape.rotation if shape.rotation is not None else (None, None)
         self._native = native
+        self._head_dim = shape.head_dim
         self._core = native.Core(
             hidden_size=shape.hidden_size,
             intermediate_size=shape.intermediate_size,
@@ -107,6 +115,7 @@ class NativeCore(DecoderCore):
                 groups[id(inputs)] = len(groups)
                 arrays.append((inputs.query_start_loc, inputs.seq_lens, inputs.slot_mapping, inputs.block_table, _rules(inputs)))
         self._step = (step, arrays)
+        self._core.set_gate(step.checks_entries)
         try:
             self._core.begin(
                 arrays,
@@ -135,6 +144,19 @@ class NativeCore(DecoderCore):
 
     def finish(self) -> None:
         self._core.finish()
+
+    def write_report(self) -> WriteReport:
+        num_written, num_not_finite, _, _ = self._core.gate_report()
+        return WriteReport(num_written=num_written, suspect=num_not_finite > 0)
+
+    def queries(self) -> Tensor:
+        return self._by_head(self._core.queries())
+
+    def attended(self) -> Tensor:
+        return self._by_head(self._core.attended())
+
+    def _by_head(self, rows: NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(rows).view(rows.shape[0], -1, self._head_dim)
 
     def hidden(self) -> Tensor:
         return torch.from_numpy(self._core.hidden())

@@ -9,7 +9,7 @@ searched for loops and garbage, which show a fault that is the same in every way
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -87,15 +87,22 @@ class Report:
         return not any(finding.check in ("differs", "second-half") for finding in self.findings)
 
 
-def examine(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], *, max_tokens: int = 64) -> Report:
-    """Run `prompts` (name -> prompt dict of `LLM.generate`; two or more) in every way and judge the answers."""
+def examine(
+    llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], *, max_tokens: int = 64, tell: Callable[[str], None] = lambda text: None
+) -> Report:
+    """Run `prompts` (name -> prompt dict of `LLM.generate`; two or more) in every way and judge the answers.
+
+    tell: is told each way before it runs.
+    """
     if len(prompts) < 2:
         raise InvalidParameter(f"{len(prompts)} prompts can't disturb each other", hint="give two or more")
-    answers = answer_in_every_way(llm, prompts, SamplingParams(temperature=0.0, max_tokens=max_tokens))
+    answers = answer_in_every_way(llm, prompts, SamplingParams(temperature=0.0, max_tokens=max_tokens), tell)
     return Report(answers=answers, findings=(*compare_ways(answers), *inspect_texts(answers, llm.tokenizer.eos_token_ids)))
 
 
-def answer_in_every_way(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], params: SamplingParams) -> tuple[Answer, ...]:
+def answer_in_every_way(
+    llm: Answerer, prompts: Mapping[str, Mapping[str, Any]], params: SamplingParams, tell: Callable[[str], None]
+) -> tuple[Answer, ...]:
     """Alone, together in both orders, and together after a prefix hit."""
     forward = list(prompts)
     backward = forward[::-1]
@@ -104,7 +111,8 @@ def answer_in_every_way(llm: Answerer, prompts: Mapping[str, Mapping[str, Any]],
     ways += [(f"together, {order[0]} first", f"{order[0]} first", order) for order in (forward, backward)]
     ways.append(("together, after a prefix hit", f"{forward[0]} first", forward))
     answers: list[Answer] = []
-    for way, salt, order in ways:
+    for number, (way, salt, order) in enumerate(ways, 1):
+        tell(f"{number} of {len(ways)}: {way}, {' and '.join(order)}")
         salted = {name: {**prompts[name], "cache_salt": f"regress, {salt}"} for name in order}
         answers += _ask(llm, salted, way, params)
     return tuple(answers)

@@ -9,10 +9,10 @@ namespace kvpact::KVPACT_ISA_NS {
 namespace {
 
 constexpr int kWidth = static_cast<int>(kPanelWidth);
-constexpr int kTileRows = kAccumulators / 2;  // 6 x 16 with AVX2: twelve FMA to eight loads
-constexpr int64_t kBlockOfK = 768;            // six rows of x are 18 KB and stay in L1 while the panels of a group pass
+constexpr int kTileRows = kAccumulators / 2;  // 6 x 16 with AVX2: twelve FMA to eight loads; 4 x 24 was no faster
+constexpr int64_t kBlockOfK = 768;            // six rows of x are 18 KB and stay in L1 while a group passes; 256 spilled too often
 constexpr int64_t kGroup = 8;                 // panels that all rows work through before the next: 384 KB of weights, in L2
-constexpr int64_t kPrefetchBytes = 2048;      // how far ahead in a panel; hides L2, and half of the memory's latency
+constexpr int64_t kPrefetchBytes = 2048;      // how far ahead within a panel
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -71,6 +71,19 @@ KVPACT_INLINE void finish_tile(const Block<T>& b, Vec (&sum)[Rows][2 * Panels]) 
   }
 }
 
+// Alone, a panel is fetched some way ahead, and a little of the next block with it: the tiles of a block share that out, so
+// that memory works while they compute (a quarter faster at 16 rows). Of several panels side by side the hardware keeps
+// track by itself; only 16-bit ones, which end sooner, gain from fetching the neighbours.
+template <class T, int Panels>
+KVPACT_INLINE void prefetch_weights(const T* w, const T* neighbour, const char* ahead) {
+  if (Panels == 1) {
+    prefetch(reinterpret_cast<const char*>(w) + kPrefetchBytes);
+    prefetch_l2(ahead);
+  } else if (sizeof(T) == 2) {
+    prefetch_l2(neighbour);
+  }
+}
+
 template <class T, int Rows, int Panels>
 KVPACT_NOINLINE void tile(const Block<T>& b) {
   Vec sum[Rows][2 * Panels];
@@ -85,9 +98,7 @@ KVPACT_NOINLINE void tile(const Block<T>& b) {
     KVPACT_UNROLL for (int p = 0; p < Panels; p++) {
       Vec left, right;
       load_row(w + p * stride, left, right);
-      if (Panels == 1) prefetch(reinterpret_cast<const char*>(w) + kPrefetchBytes);
-      if (Panels == 1) prefetch_l2(ahead);
-      if (Panels > 1 && sizeof(T) == 2) prefetch_l2(w + (p + Panels) * stride);
+      prefetch_weights<T, Panels>(w, w + (p + Panels) * stride, ahead);
       KVPACT_UNROLL for (int r = 0; r < Rows; r++) {
         Vec value = set1(x[r * ldx + k]);
         sum[r][2 * p] = fma(value, left, sum[r][2 * p]);
@@ -98,10 +109,11 @@ KVPACT_NOINLINE void tile(const Block<T>& b) {
   finish_tile<T, Rows, Panels>(b, sum);
 }
 
-// With few rows, several panels side by side keep enough sums in flight to hide the latency of FMA.
+// With few rows, several panels side by side keep enough sums in flight to hide the latency of FMA. Widening 16 bits
+// takes two registers more, and one sum that doesn't fit into the registers costs half the speed.
 template <class T, int Rows>
 void full_panels(const Block<T>& b, int64_t num_full) {
-  constexpr int kFit = (kAccumulators - (sizeof(T) == 2 ? 2 : 0)) / (2 * Rows);  // widening takes two registers; a spilled sum costs half the speed
+  constexpr int kFit = (kAccumulators - (sizeof(T) == 2 ? 2 : 0)) / (2 * Rows);
   constexpr int kPanels = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
   int64_t p = 0;
   for (; p + kPanels <= num_full; p += kPanels) tile<T, Rows, kPanels>(at_panel(b, p));
@@ -133,68 +145,62 @@ void rows_of_tile(const Block<T>& b, int64_t num_full, int64_t num_padded) {
   if (num_padded) padded_panel<T, Rows>(at_panel(b, num_full), num_padded);
 }
 
-template <class T>
+template <class T, int Rows = kTileRows>
 void some_rows(int64_t rows, const Block<T>& b, int64_t num_full, int64_t num_padded) {
-  static_assert(kTileRows <= 6, "one case for each number of rows");
-  switch (rows) {
-    case 1: return rows_of_tile<T, 1>(b, num_full, num_padded);
-    case 2: return rows_of_tile<T, 2>(b, num_full, num_padded);
-    case 3: return rows_of_tile<T, 3>(b, num_full, num_padded);
-#if KVPACT_AVX2
-    case 4: return rows_of_tile<T, 4>(b, num_full, num_padded);
-    case 5: return rows_of_tile<T, 5>(b, num_full, num_padded);
-    case 6: return rows_of_tile<T, 6>(b, num_full, num_padded);
-#endif
-    default: return;
-  }
+  if (rows == Rows) return rows_of_tile<T, Rows>(b, num_full, num_padded);
+  if constexpr (Rows > 1) some_rows<T, Rows - 1>(rows, b, num_full, num_padded);
 }
 
+// Block `i` of `num_blocks` of k, for panels [p0, p1). What follows it is the group's next block, or the next group.
 template <class T>
-Block<T> block_of(const LinearCall& call, int64_t panel, int64_t k0, int64_t k1) {
+Block<T> block_of(const LinearCall& call, int64_t p0, int64_t p1, int64_t i, int64_t num_blocks) {
+  const int64_t num_in = call.weight.in_features, k0 = num_in * i / num_blocks, k1 = num_in * (i + 1) / num_blocks;
   Block<T> b;
   b.x = call.x + k0;
   b.ldx = call.ldx;
-  b.panel_stride = call.weight.in_features * kWidth;
-  b.w = static_cast<const T*>(call.weight.data) + panel * b.panel_stride + k0 * kWidth;
+  b.panel_stride = num_in * kWidth;
+  b.w = static_cast<const T*>(call.weight.data) + p0 * b.panel_stride + k0 * kWidth;
   b.num_k = k1 - k0;
   b.first = k0 == 0;
-  b.last = k1 == call.weight.in_features;
-  b.y = call.y + panel * kWidth;
+  b.last = k1 == num_in;
+  b.y = call.y + p0 * kWidth;
   b.ldy = call.ldy;
-  b.bias = call.bias ? call.bias + panel * kWidth : nullptr;
-  b.residual = call.residual ? call.residual + panel * kWidth : nullptr;
+  b.bias = call.bias ? call.bias + p0 * kWidth : nullptr;
+  b.residual = call.residual ? call.residual + p0 * kWidth : nullptr;
   b.ldr = call.ldr;
+  const T* next = b.w;
+  if (!b.last) next += b.num_k * kWidth;
+  if (b.last && p1 < call.panel_end) next += (p1 - p0) * b.panel_stride - k0 * kWidth;
+  b.ahead = reinterpret_cast<const char*>(next);
   return b;
+}
+
+// All rows, a tile at a time. Each tile fetches its share of the next block's weights.
+template <class T>
+void rows_of_block(int64_t rows, Block<T> b, int64_t num_full, int64_t num_padded) {
+  const int64_t num_tiles = rows < kTileRows ? 1 : rows / kTileRows;
+  const int64_t bytes_of_k = kWidth * static_cast<int64_t>(sizeof(T));
+  b.ahead_step = (bytes_of_k + num_tiles - 1) / num_tiles;
+  for (int64_t r = 0; r < rows; r += kTileRows) {
+    some_rows(least(rows - r, kTileRows), b, num_full, num_padded);
+    b.x += kTileRows * b.ldx;
+    b.y += kTileRows * b.ldy;
+    if (b.residual) b.residual += kTileRows * b.ldr;
+    b.ahead += b.num_k * bytes_of_k / num_tiles;
+  }
 }
 
 // Six rows of x stay in L1 and a group's block of weights in L2 while every tile of rows passes: each weight comes from
 // memory once, and x needs no packing even where its rows lie a multiple of the cache's period apart.
 template <class T>
 void all_rows(const LinearCall& call) {
-  const int64_t num_in = call.weight.in_features, num_out = call.weight.out_features;
-  const int64_t num_blocks = (num_in + kBlockOfK - 1) / kBlockOfK;
+  const int64_t num_out = call.weight.out_features;
+  const int64_t num_blocks = (call.weight.in_features + kBlockOfK - 1) / kBlockOfK;
   for (int64_t p0 = call.panel_begin; p0 < call.panel_end; p0 += kGroup) {
     const int64_t p1 = least(p0 + kGroup, call.panel_end);
     const int64_t full = least(p1, num_out / kWidth) - p0;
     const int64_t padded = p1 * kWidth > num_out ? num_out % kWidth : 0;
-    for (int64_t i = 0; i < num_blocks; i++) {
-      const int64_t k0 = num_in * i / num_blocks, k1 = num_in * (i + 1) / num_blocks;
-      Block<T> b = block_of<T>(call, p0, k0, k1);
-      const T* next = b.w;
-      if (i + 1 < num_blocks) next += b.num_k * kWidth;
-      else if (p1 < call.panel_end) next += (p1 - p0) * b.panel_stride - k0 * kWidth;
-      const int64_t num_tiles = call.rows < kTileRows ? 1 : call.rows / kTileRows;
-      const int64_t block_bytes = b.num_k * kWidth * static_cast<int64_t>(sizeof(T));
-      b.ahead = reinterpret_cast<const char*>(next);
-      b.ahead_step = (kWidth * static_cast<int64_t>(sizeof(T)) + num_tiles - 1) / num_tiles;
-      for (int64_t r = 0; r < call.rows; r += kTileRows) {
-        some_rows(least(call.rows - r, kTileRows), b, full, padded);
-        b.x += kTileRows * b.ldx;
-        b.y += kTileRows * b.ldy;
-        b.ahead += block_bytes / num_tiles;
-        if (b.residual) b.residual += kTileRows * b.ldr;
-      }
-    }
+    for (int64_t i = 0; i < num_blocks; i++) rows_of_block(call.rows, block_of<T>(call, p0, p1, i, num_blocks), full, padded);
   }
 }
 

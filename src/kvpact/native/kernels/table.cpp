@@ -2,6 +2,7 @@
 #include "attention.hpp"
 #include "kernels.hpp"
 #include "linear.hpp"
+#include "probe.hpp"
 #include "rows.hpp"
 #include "sample.hpp"
 
@@ -13,7 +14,7 @@ namespace kvpact::KVPACT_ISA_NS {
 const Kernels& table() {
   static constexpr Kernels kTable = {KVPACT_TEXT(KVPACT_ISA_NS), linear_packed_bytes, linear_pack, linear, attention_scratch, attend,
                                      combine, write_entries, embed, rms_norm, layer_norm, rotary_table, rotate, activate, add_rows,
-                                     row_facts, exp_sum_scratch, exp_sum, rank_of};
+                                     row_facts, exp_sum_scratch, exp_sum, rank_of, multiply_adds, read_lines};
   return kTable;
 }
 

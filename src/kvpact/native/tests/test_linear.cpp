@@ -43,8 +43,9 @@ constexpr float kGuard = 12345.0f;
 
 // A layer, its input and what is added to it. Rows of y and x are longer than they need be, to see that nothing else is touched.
 struct Layer {
-  Layer(const Kernels& kernels, int64_t num_out, int64_t num_in, DType dtype, int64_t max_rows)
-      : kernels(kernels), num_out(num_out), num_in(num_in), ldx(num_in + 3), ldy(num_out + 5), packed(kernels.linear_packed_bytes(num_out, num_in, dtype)) {
+  Layer(const Kernels& build, int64_t outputs, int64_t inputs, DType dtype, int64_t max_rows)
+      : kernels(build), num_out(outputs), num_in(inputs), ldx(num_in + 3), ldy(num_out + 5),
+        packed(static_cast<size_t>(kernels.linear_packed_bytes(num_out, num_in, dtype))) {
     Random random;
     weight.resize(static_cast<size_t>(num_out * num_in));
     for (float& w : weight) w = std::round(random.next() * 64.0f) / 128.0f;
@@ -111,7 +112,8 @@ void check_value(const Layer& layer, const std::vector<float>& y, int64_t rows, 
       }
       if (added) sum += static_cast<double>(layer.bias[o]) + layer.residual[r * layer.num_out + o];
       const double bound = (size + 4) * 1.2e-7 * (2 + std::sqrt(static_cast<double>(layer.num_in)));
-      CHECK(std::fabs(got - sum) <= bound, "%s: row %d output %d is %.9g, should be %.9g", where.c_str(), static_cast<int>(r), static_cast<int>(o), got, sum);
+      CHECK(std::fabs(got - sum) <= bound, "%s: row %d output %d is %.9g, should be %.9g", where.c_str(), static_cast<int>(r),
+            static_cast<int>(o), got, sum);
     }
   }
 }
@@ -130,7 +132,10 @@ void check_layer(const Kernels& kernels, int64_t num_out, int64_t num_in, DType 
       CHECK(same(layer.run(two, rows, added)), "%s: %d rows on two threads", where.c_str(), static_cast<int>(rows));
     }
     for (int64_t width : {1, 2, 3, 5, 9}) {
-      for (int64_t rows : {1, 2, 3, 8, 64}) CHECK(same(layer.run_split(rows, width, added)), "%s: split into %d panels", where.c_str(), static_cast<int>(width));
+      for (int64_t rows : {1, 2, 3, 8, 64}) {
+        CHECK(same(layer.run_split(rows, width, added)), "%s: %d rows, split into %d panels", where.c_str(), static_cast<int>(rows),
+              static_cast<int>(width));
+      }
     }
   }
 }
@@ -148,22 +153,28 @@ void check_company(const Kernels& kernels) {
   }
 }
 
+double value_of(uint16_t bits, DType dtype) {
+  const int width = dtype == DType::bf16 ? 7 : 10, special = dtype == DType::bf16 ? 255 : 31;  // of the mantissa; the last exponent
+  const int exponent = bits >> width & special, mantissa = bits & ((1 << width) - 1);
+  double size = std::ldexp(mantissa + (exponent ? 1 << width : 0), std::max(exponent, 1) - special / 2 - width);
+  if (exponent == special) size = mantissa ? NAN : INFINITY;
+  return bits & 0x8000 ? -size : size;
+}
+
 // Every fp16 and bf16 is widened exactly: with an input of 1, the output is the weight.
 void check_widening(const Kernels& kernels, DType dtype) {
   constexpr int64_t kCount = 65536;
   std::vector<uint16_t> weight(kCount);
   for (int64_t i = 0; i < kCount; i++) weight[i] = static_cast<uint16_t>(i);
-  PageMemory packed(kernels.linear_packed_bytes(kCount, 1, dtype));
+  PageMemory packed(static_cast<size_t>(kernels.linear_packed_bytes(kCount, 1, dtype)));
   kernels.linear_pack({weight.data(), 1, kCount, 1, dtype, 0, num_panels(kCount), packed.data()});
   std::vector<float> y(kCount);
   const float one = 1.0f;
   kernels.linear({&one, 1, 1, {packed.data(), kCount, 1, dtype}, 0, num_panels(kCount), y.data(), kCount, nullptr, nullptr, 0});
   for (int64_t i = 0; i < kCount; i++) {
-    const int exponent = dtype == DType::bf16 ? (i >> 7) & 0xff : (i >> 10) & 0x1f, mantissa = dtype == DType::bf16 ? i & 0x7f : i & 0x3ff;
-    const int bits = dtype == DType::bf16 ? 7 : 10, bias = dtype == DType::bf16 ? 127 : 15, special = dtype == DType::bf16 ? 255 : 31;
-    const double size = exponent == special ? (mantissa ? NAN : INFINITY) : std::ldexp(mantissa + (exponent ? 1 << bits : 0), std::max(exponent, 1) - bias - bits);
-    const double want = i & 0x8000 ? -size : size;
-    CHECK(std::isnan(want) ? std::isnan(y[i]) : y[i] == want, "%s %s: %04x is %.9g, should be %.9g", kernels.isa, name_of(dtype), static_cast<unsigned>(i), y[i], want);
+    const double want = value_of(weight[i], dtype);
+    CHECK(std::isnan(want) ? std::isnan(y[i]) : y[i] == want, "%s %s: %04x is %.9g, should be %.9g", kernels.isa, name_of(dtype),
+          static_cast<unsigned>(i), y[i], want);
   }
 }
 
