@@ -118,7 +118,8 @@ ATTENTIONS: list[tuple[Change, str]] = [
     ({"seq_lens": torch.tensor([9])}, r"seq_lens\[0\] is 9, outside \[0, 9\)"),
     ({"seq_lens": torch.tensor([-1])}, r"seq_lens\[0\] is -1, outside \[0, 9\)"),
     ({"seq_lens": torch.tensor([6], dtype=torch.int32)}, "seq_lens is of dtype int32, expected int64"),
-    ({"query_start_loc": torch.tensor([1, 3])}, "query_start_loc does not start at 0 and ascend"),
+    ({"query_start_loc": torch.tensor([1, 3])}, "query_start_loc does not start at 0"),
+    ({"seq_lens": torch.tensor([2])}, "request 0 has 3 query tokens of a length of 2"),
     ({"query_start_loc": torch.tensor([0, 3, 3])}, r"query_start_loc has shape \[3\], expected \[2\]"),
     ({"query_start_loc": torch.tensor([0, 4])}, r"q has shape \[3, 4, 8\], expected \[4, any, 8\]"),
 ]
@@ -196,8 +197,21 @@ BEGINS: dict[str, tuple[Callable[[CoreStep], CoreStep], str]] = {
         lambda step: replace(step, token_ids=step.token_ids.repeat_interleave(2)[::2]),
         "token_ids is not contiguous: stride 2 in dimension 0, expected 1",
     ),
-    "a layer without entries": (lambda step: replace(step, inputs=step.inputs[:2], caches=step.caches[:2]), "2 layers of entries for 3"),
+    "a layer without entries": (
+        lambda step: replace(step, inputs=step.inputs[:2], caches=step.caches[:2]),
+        "2 layers of entries in 2 places for 3 layers",
+    ),
 }
+
+
+def test_entries_of_another_shape_are_not_taken_for_the_models(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine("native")
+    engine.add({"prompt_token_ids": prompt(18)}, whole_rows(4))
+    step = next_step(engine)
+    wide = torch.zeros(2, 8, engine.spec.block_size * 2 * 16)
+    caches = [layer_cache(wide, BlockLayout.LANES, engine.spec.block_size, 2, 16)] * len(step.caches)
+    with pytest.raises(LawBroken, match="16"):
+        engine._runner._decoder._core.begin(replace(step, caches=caches))
 
 
 @pytest.mark.parametrize(("change", "text"), BEGINS.values(), ids=BEGINS)
