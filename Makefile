@@ -29,7 +29,7 @@ slow: $(STAMP) ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
 
 invariance: $(STAMP) ## the promise bit for bit: every axis and every pair of axes, on every architecture and the built-in model
-	$(BIN)/python -m pytest -n 2 -m invariance
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m invariance
 
 bench: $(STAMP) ## every script in benchmarks/
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -9,7 +9,7 @@ import pytest
 
 from covering import Row
 from ledger import Ledger
-from matrix import NUMBERS, Subject, reference_run
+from matrix import NUMBERS, Subject, describe, observe_in_new_process, reference_run
 
 
 class References:
@@ -33,3 +33,24 @@ class References:
 @pytest.fixture(scope="session")
 def references(tiny_folder: Callable[[str], Path]) -> References:
     return References(tiny_folder)
+
+
+class NewProcesses:
+    """What rows gave in a process of their own: all of one model's, as they are known beforehand, in one."""
+
+    def __init__(self, tiny_folder: Callable[[str], Path]) -> None:
+        self._folder = tiny_folder
+        self._known: dict[tuple[str, str], Ledger] = {}
+
+    def of(self, architecture: str, row: Row, together: list[Row]) -> Ledger:
+        """together: rows that will be asked for as well."""
+        if (architecture, describe(row)) not in self._known:
+            rows = [row, *(other for other in together if other != row)]
+            ledgers = observe_in_new_process(self._folder(architecture), rows)
+            self._known |= {(architecture, describe(one)): ledger for one, ledger in zip(rows, ledgers, strict=True)}
+        return self._known[architecture, describe(row)]
+
+
+@pytest.fixture(scope="session")
+def new_processes(tiny_folder: Callable[[str], Path]) -> NewProcesses:
+    return NewProcesses(tiny_folder)

@@ -12,7 +12,7 @@ from builds import needs_native
 from covering import Row, pairwise
 from faults import FAULTS
 from ledger import Ledger, first_difference, num_compared
-from matrix import AXES, NUMBERS, PLAIN, TREATMENTS, Subject, describe, observe, observe_in_new_process, reference_run, subjects_of
+from matrix import AXES, LONG, NUMBERS, PLAIN, TREATMENTS, Subject, describe, observe, observe_in_new_process, reference_run, subjects_of
 from tiny_models import ARCHITECTURES
 
 Folder = Callable[[str], Path]
@@ -20,6 +20,8 @@ Folder = Callable[[str], Path]
 #: The array also runs on a model whose sums and rows are large enough for more than one unit of work.
 MODELS = (*ARCHITECTURES, "wide")
 ARRAY = pairwise(AXES)
+#: One model, one worker: its references are computed once.
+in_full = pytest.mark.parametrize("architecture", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MODELS])
 IN_COMPANY = PLAIN | {"company": "7"}
 #: Each axis alone, at each value that is not the plain one.
 SINGLE = [{axis: value} for axis, values in AXES.items() for value in values[1:]]
@@ -34,50 +36,73 @@ def described(value: Row | str) -> str:
     return value if isinstance(value, str) else describe(PLAIN | value)
 
 
-def run(folder: Path, row: Row, subjects: list[Subject]) -> Ledger:
-    """`subjects` are the row's own, which a new process finds by itself."""
-    return observe(folder, row, subjects) if row["process"] == "this" else observe_in_new_process(folder, [row])[0]
+Check = Callable[[str, Row], None]
 
 
-def check(references, tiny_folder: Folder, architecture: str, row: Row) -> None:
-    subjects = subjects_of(row)
-    ledger = run(tiny_folder(architecture), row, subjects)
-    reference = references.of(architecture, row, subjects)
-    difference = first_difference(ledger, reference)
-    assert difference is None, f"{architecture}; {describe(row)}: {difference}"
-    assert len(ledger.answers) == sum(subject.num_choices for subject in subjects)
-    assert num_compared(ledger, reference) > len(subjects)
+@pytest.fixture
+def check(references, new_processes, tiny_folder: Folder) -> Check:
+    """check(architecture, row): the row's prompts give what each gives alone, to the bit."""
+
+    def equal(architecture: str, row: Row) -> None:
+        subjects = subjects_of(row)
+        if row["process"] == "new":
+            ledger = new_processes.of(architecture, row, [other for other in ARRAY if other["process"] == "new"])
+        else:
+            ledger = observe(tiny_folder(architecture), row, subjects)
+        reference = references.of(architecture, row, subjects)
+        difference = first_difference(ledger, reference)
+        assert difference is None, f"{architecture}; {describe(row)}: {difference}"
+        assert len(ledger.answers) == sum(subject.num_choices for subject in subjects)
+        assert num_compared(ledger, reference) > len(subjects)
+
+    return equal
 
 
 @pytest.mark.parametrize(("architecture", "change"), QUICK, ids=described)
-def test_no_axis_changes_a_bit_of_a_prompt_in_company(references, tiny_folder: Folder, architecture: str, change: Row) -> None:
-    check(references, tiny_folder, architecture, IN_COMPANY | change)
+def test_no_axis_changes_a_bit_of_a_prompt_in_company(check: Check, architecture: str, change: Row) -> None:
+    check(architecture, IN_COMPANY | change)
 
 
 @pytest.mark.parametrize("index", range(len(ARRAY)))
 @pytest.mark.parametrize("architecture", ["llama"])
-def test_no_pair_of_axes_changes_a_bit(references, tiny_folder: Folder, architecture: str, index: int) -> None:
-    check(references, tiny_folder, architecture, ARRAY[index] | {"process": "this"})
+def test_no_pair_of_axes_changes_a_bit(check: Check, architecture: str, index: int) -> None:
+    check(architecture, ARRAY[index] | {"process": "this"})
 
 
 @pytest.mark.invariance
 @pytest.mark.parametrize("index", range(len(ARRAY)))
-@pytest.mark.parametrize("architecture", MODELS)
-def test_no_pair_of_axes_changes_a_bit_of_any_model(references, tiny_folder: Folder, architecture: str, index: int) -> None:
-    check(references, tiny_folder, architecture, ARRAY[index])
+@in_full
+def test_no_pair_of_axes_changes_a_bit_of_any_model(check: Check, architecture: str, index: int) -> None:
+    check(architecture, ARRAY[index])
 
 
 @pytest.mark.invariance
 @pytest.mark.parametrize("change", SINGLE, ids=described)
-@pytest.mark.parametrize("architecture", MODELS)
+@in_full
 @pytest.mark.parametrize("company", ["alone", "32"])
-def test_no_axis_alone_changes_a_bit_of_any_model(references, tiny_folder: Folder, company: str, architecture: str, change: Row) -> None:
-    check(references, tiny_folder, architecture, PLAIN | {"company": company} | change)
+def test_no_axis_alone_changes_a_bit_of_any_model(check: Check, company: str, architecture: str, change: Row) -> None:
+    check(architecture, PLAIN | {"company": company} | change)
 
 
-@pytest.mark.parametrize("architecture", ["llama"])
-def test_a_new_process_computes_the_same_bits(references, tiny_folder: Folder, architecture: str) -> None:
-    check(references, tiny_folder, architecture, IN_COMPANY | {"process": "new", "sampling": "seeded", "threads": "2"})
+def test_a_new_process_computes_the_same_bits(references, tiny_folder: Folder) -> None:
+    row = IN_COMPANY | {"process": "new", "sampling": "seeded", "threads": "2"}
+    ledger = observe_in_new_process(tiny_folder("llama"), [row])[0]
+    assert len(ledger.answers) == 7
+    assert first_difference(ledger, references.of("llama", row, subjects_of(row))) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"chunk": "64"}, {"chunk": "whole", "threads": "2"}, {"chunk": "64", "prefix": "partial", "block_size": "32", "threads": "2"}],
+    ids=described,
+)
+def test_a_context_of_several_segments_keeps_its_bits(references, tiny_folder: Folder, change: Row) -> None:
+    """Running sums of attention are closed every 1,024 positions; partial results are shared among threads and combined."""
+    subjects = [Subject(LONG, 1), Subject(0, 1), Subject(1, 1)]
+    row = IN_COMPANY | change
+    ledger, reference = observe(tiny_folder("wide"), row, subjects), references.of("wide", row, subjects)
+    assert first_difference(ledger, reference) is None
+    assert max(map(len, ledger.logits)) > 2100
 
 
 @pytest.mark.parametrize("company", TREATMENTS["company"])
@@ -92,7 +117,7 @@ def test_torch_operators_change_bits(tiny_folder: Folder, company: str) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_changes_bits(references, tiny_folder: Folder, fault) -> None:
-    row = IN_COMPANY | {"chunk": "16"}
+    row = IN_COMPANY | {"chunk": "16", "gate": "off"}  # or the gate would end the step before a bit shows it
     subjects = subjects_of(row)
     assert first_difference(observe(tiny_folder("llama"), row, subjects, plant=fault), references.of("llama", row, subjects)) is not None
 

@@ -46,6 +46,7 @@ TREATMENTS: Mapping[str, Sequence[str]] = {
     "process": ("this", "new"),
     "mask_lowering": ("spans", "dense"),
     "pool_reuse": ("on", "off"),
+    "gate": ("fast", "off", "full"),
 }
 AXES: Mapping[str, Sequence[str]] = {**NUMBERS, **TREATMENTS}
 PLAIN: Row = {axis: values[0] for axis, values in AXES.items()}
@@ -55,7 +56,10 @@ NUM_OUTPUT = 10
 #: Steps after which every running choice is preempted: in the middle of prompts, of chunks, and of decoding.
 PREEMPTED_AFTER = (2, 5, 11)
 #: On both sides of every block's, tile's and chunk's edge, and far enough for several of each.
-LENGTHS = (33, 66, 1, 47, 16, 97, 17, 31, 64, 2, 130, 15, 65, 7, 32, 5, 18, 3, 48, 50, 8, 23, 63, 9, 24, 4, 36, 6, 49, 12, 25, 10)
+UNIVERSE = (33, 66, 1, 47, 16, 97, 17, 31, 64, 2, 130, 15, 65, 7, 32, 5, 18, 3, 48, 50, 8, 23, 63, 9, 24, 4, 36, 6, 49, 12, 25, 10)
+#: Beyond the universe, by number: a context of more than two of the segments at whose ends the attention's running sums are closed.
+LONG = len(UNIVERSE)
+LENGTHS = (*UNIVERSE, 2100)
 
 Plant = Callable[[Engine], None]
 
@@ -92,7 +96,7 @@ def reference_run(folder: Path, row: Row, numbers: Sequence[int], *, forked: boo
     return observe(folder, plain, [Subject(n, NUM_CHOICES if forked and n < 2 else 1) for n in numbers], "fork_sharing=off")
 
 
-def subjects_of(row: Row, most: int = len(LENGTHS)) -> list[Subject]:
+def subjects_of(row: Row, most: int = LONG) -> list[Subject]:
     """The row's prompts in shuffled order. Numbers 0 and 1 are always among them: they are the ones that are forked, and truncated."""
     count = 3 if row["company"] == "alone" else int(row["company"])
     order = random.Random(repr(sorted(row.items())))
@@ -104,7 +108,7 @@ def subjects_of(row: Row, most: int = len(LENGTHS)) -> list[Subject]:
 def observe(folder: Path, row: Row, subjects: Sequence[Subject], *switches: str, plant: Plant | None = None) -> Ledger:
     """Run the subjects at this point of the axes, in this process, and note everything."""
     with threads_kept():
-        engine = _engine(folder, row, switches)
+        engine = _engine(folder, row, subjects, switches)
         if row["prefix"] != "cold":
             _warm(engine, row, subjects)
         if plant is not None:
@@ -123,7 +127,7 @@ def observe(folder: Path, row: Row, subjects: Sequence[Subject], *switches: str,
     return ledger
 
 
-def observe_in_new_process(folder: Path, rows: Sequence[Row], most: int = len(LENGTHS)) -> list[Ledger]:
+def observe_in_new_process(folder: Path, rows: Sequence[Row], most: int = LONG) -> list[Ledger]:
     """As `observe` of each row, all in one process that was started for them."""
     request = pickle.dumps((folder, rows, most))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(kvpact.__file__).parents[1]), str(Path(__file__).parent)])}
@@ -138,14 +142,18 @@ def describe(row: Row) -> str:
     return ", ".join(f"{axis}={value}" for axis, value in row.items() if value != PLAIN[axis]) or "plain"
 
 
-def _engine(folder: Path, row: Row, switches: Sequence[str]) -> Engine:
+def _engine(folder: Path, row: Row, subjects: Sequence[Subject], switches: Sequence[str]) -> Engine:
     chunk = "chunking=off" if row["chunk"] == "whole" else f"chunk={row['chunk']}"
-    named = [f"{name}={row[name]}" for name in ("block_size", "allocator", "mask_lowering", "pool_reuse")]
+    named = [f"{name}={row[name]}" for name in ("block_size", "allocator", "mask_lowering", "pool_reuse", "gate")]
     named += [f"dtype={row['weights']}", f"kv_cache_dtype={row['entries']}", chunk]
     named.append(f"batching={'off' if row['company'] == 'alone' else 'on'}")
     named.append(f"prefix_reuse={'off' if row['prefix'] == 'cold' else 'on'}")
-    config = EngineConfig(num_threads=int(row["threads"]), peak_concurrency=48, typical_tokens=160)
+    config = EngineConfig(num_threads=int(row["threads"]), peak_concurrency=2 * len(subjects), typical_tokens=_longest(subjects))
     return load_engine(str(folder), apply_switches(config, [*named, *switches]))
+
+
+def _longest(subjects: Sequence[Subject]) -> int:
+    return max(len(subject.tokens) for subject in subjects) + 2 * NUM_OUTPUT
 
 
 def _warm(engine: Engine, row: Row, subjects: Sequence[Subject]) -> None:
