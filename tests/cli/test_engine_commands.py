@@ -25,7 +25,7 @@ def test_run_prints_texts_and_a_table(kvpact, model: str) -> None:
     assert (code, err) == (0, "")
     assert "[1] Hello" in out
     assert "[2] What is the sea, and why is it salt?" in out
-    facts = ("first token", "per token", "cached", "blocks at peak", "peak cache bytes", "internal waste", "steps", "preemptions")
+    facts = ("first token", "per token", "cached", "blocks at peak", "peak cache bytes", "internal waste", "steps", "preemptions", "gate  ")
     assert [fact for fact in facts if fact not in out] == []
 
 

@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 import pytest
 
-from kvpact.cli.options import EngineOptions, SamplingOptions, parse_bytes, with_options
+from kvpact.cli.options import EngineOptions, Gate, SamplingOptions, parse_bytes, with_options
 from kvpact.cli.run import run
 from kvpact.errors import InvalidConfig, UnknownSwitch
 from kvpact.params import SamplingParams
@@ -44,6 +44,13 @@ def test_options_that_were_not_given_leave_the_engine_s_defaults() -> None:
     assert options.engine_fields() == {"num_threads": 2, "seed": 0, "kv_cache_memory": 1 << 20}
 
 
+def test_the_gate_s_option_is_its_switch() -> None:
+    for level in Gate:
+        assert EngineOptions(gate=level).check() == EngineOptions(switch=[f"gate={level.value}"]).check()
+        assert EngineOptions(gate=level).engine_fields() == {"gate": level.value}
+    assert EngineOptions().check().gate == "fast"
+
+
 def test_options_are_checked_together_with_switches() -> None:
     config = EngineOptions(switch=["block_size=8", "prefix_reuse=off"], max_num_seqs=4).check()
     assert (config.block_size, config.enable_prefix_caching, config.max_num_seqs) == (8, False, 4)
@@ -67,7 +74,7 @@ def test_records_are_spread_over_the_signature_and_gathered_again() -> None:
     spread = with_options(command)
     assert spread.__doc__ == "What it does."
     names = list(inspect.signature(spread).parameters)
-    assert names[:2] == ["switch", "trace"]
+    assert names[:3] == ["switch", "gate", "trace"]
     assert names[-1] == "model"
     given = {name: parameter.default for name, parameter in inspect.signature(spread).parameters.items()}
     assert spread(**{**given, "n": 3, "threads": 1}) == (EngineOptions(threads=1), SamplingOptions(n=3), "tiny")

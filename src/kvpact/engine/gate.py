@@ -55,7 +55,7 @@ class StepGate:
     def checks(self) -> GateChecks:
         """Counts since the engine started."""
         if self._probe is None:
-            return self._checks
+            return replace(self._checks)
         return replace(self._checks, score_rows=self._probe.num_rows, masked_rows=self._probe.num_masked)
 
     def before(self, batch: StepBatch) -> None:
@@ -69,12 +69,12 @@ class StepGate:
             if self._provenance is not None and self._probe is not None:
                 self._check_laws()
                 self._provenance.prepare(scheduled.reservation for scheduled in batch.plan)
-                self._count(tags=self._provenance.check(batch.arrays, self._state, self._rows))
+                self._checks.tags += self._provenance.check(batch.arrays, self._state, self._rows)
                 self._sample = choose(self._state.step, len(batch.token_ids), self._probe.num_layers, self._decoder.config.num_heads)
         except (GateViolation, LawBroken):
-            self._count(violations=1)
+            self._checks.violations += 1
             raise
-        self._count(rows=len(batch.token_ids))
+        self._checks.rows += len(batch.token_ids)
 
     def refused(self, batch: StepBatch) -> dict[Choice, GateViolation]:
         """After the step: the choices whose new entries are not finite. The blocks they wrote are cleared: a mask multiplies what it hides
@@ -82,7 +82,7 @@ class StepGate:
         if not self.is_on:
             return {}
         report = self._decoder.write_report()
-        self._count(entries=report.num_written)
+        self._checks.entries += report.num_written
         if not report.suspect:
             return {}
         owners = state_rows(self._state).owners
@@ -91,7 +91,7 @@ class StepGate:
             found.setdefault(int(owners[entry.row]), []).append(entry)
         for request in found:
             self._clear(batch, np.flatnonzero(owners == request))
-        self._count(violations=len(found))
+        self._checks.violations += len(found)
         return {batch.plan[request].choice: self._not_finite(entries) for request, entries in found.items()}
 
     def _look(self, layer: int, core: DecoderCore) -> None:
@@ -100,7 +100,7 @@ class StepGate:
         try:
             self._probe.look(core, self._sample, self._decoder.score_scale, self._state, self._rows)
         except GateViolation:
-            self._count(violations=1)
+            self._checks.violations += 1
             raise
 
     def _not_finite(self, entries: list[BadEntry]) -> GateViolation:
@@ -123,9 +123,6 @@ class StepGate:
         for group in self._spec.groups:
             blocks = np.unique(batch.arrays.slot_mapping[group.name][rows] // size).tolist()
             self._storage.clear_blocks((group.name, BlockId(block_id)) for block_id in blocks)
-
-    def _count(self, **found: int) -> None:
-        self._checks = replace(self._checks, **{name: getattr(self._checks, name) + count for name, count in found.items()})
 
 
 def _state_of(batch: StepBatch, step: int) -> StepState:

@@ -71,7 +71,7 @@ class RequestOutput:
     metrics: RequestMetrics
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class GateChecks:
     """Proof that the gate ran. rows: query tokens whose slot, position and length were compared with the state. entries: of a token
     in a layer, looked at as they were written. tags: entries whose writer was checked as they were about to be read. score_rows:
