@@ -1,0 +1,78 @@
+"""kvpact and its peers, alternately in one run, on the same weights and prompts; one section a suite in docs/benchmarks.md.
+
+Every engine is a process of its own, loaded once and warmed up; kvpact runs right before each of the others, and the ratio
+is taken pair by pair. While one computes, the others are stopped. An engine that can't be had is skipped with the reason.
+
+  python benchmarks/peers/compare.py                          every suite, every engine
+  python benchmarks/peers/compare.py --quick                  short budgets: about 20 minutes with every peer
+  python benchmarks/peers/compare.py --suite mixed short      some suites
+  python benchmarks/peers/compare.py --engine openvino        kvpact against one
+  python benchmarks/peers/compare.py --suite mixed --dry      print the section, write nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from engines import BASE, ENGINES, ROOT
+from fresh import FRESH
+from report import section, write_section
+from rounds import Crew, play
+from workloads import SUITES, Suite, Text
+
+REPORT = ROOT / "docs" / "benchmarks.md"
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", nargs="+", choices=[*SUITES, *FRESH], default=[*SUITES, *FRESH], metavar="NAME", help=_names())
+    parser.add_argument("--engine", nargs="+", choices=list(ENGINES), metavar="NAME", help=f"of {', '.join(ENGINES)}; default: the suite's")
+    parser.add_argument("--quick", action="store_true", help="the suites' short budgets")
+    parser.add_argument("--rounds", type=int, help="runs of each pair, at most; default: the suite's")
+    parser.add_argument("--budget", type=float, help="seconds of generating per suite; default: the suite's")
+    parser.add_argument("--max-tokens", type=int, help="tokens out; for trying things, the titles then lie")
+    parser.add_argument("--out", type=Path, default=REPORT)
+    parser.add_argument("--dry", action="store_true", help="print the sections, write nothing")
+    return parser.parse_args(arguments)
+
+
+def _names() -> str:
+    return f"of {', '.join([*SUITES, *FRESH])}; default: all"
+
+
+def run_suite(name: str, suite: Suite, crew: Crew, text: Text, args: argparse.Namespace) -> str:
+    """The suite's section as Markdown."""
+    chosen = [engine for engine in args.engine or suite.engines if engine != BASE]
+    budget = args.budget or (suite.quick if args.quick else suite.budget)
+    outcome = play(
+        crew,
+        chosen,
+        lambda seed: suite.prompts(text, f"{name}/{seed}"),
+        max_tokens=args.max_tokens or suite.max_tokens,
+        rounds=args.rounds or suite.rounds,
+        budget=budget,
+    )
+    return section(name, suite.title, suite.about, outcome)
+
+
+def main() -> None:
+    args = parse()
+    text = Text()
+    begin = time.monotonic()
+    with Crew(ENGINES) as crew:
+        for name in args.suite:
+            print(f"== {name}", flush=True)
+            body = FRESH[name](text, args.quick) if name in FRESH else run_suite(name, SUITES[name], crew, text, args)
+            print(body)
+            if not args.dry:
+                write_section(args.out, name, body)
+            print(f"== {name} done, {time.monotonic() - begin:.0f} s since the start", flush=True)
+
+
+if __name__ == "__main__":
+    main()
