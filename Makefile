@@ -27,11 +27,13 @@ lint: $(STAMP) ## ruff and mypy
 slow: $(STAMP) ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
 
-bench: $(STAMP) ## every script in benchmarks/
+bench: $(STAMP) ## kvpact against each peer that installs, then every script in benchmarks/; ARGS="..." goes to the comparison
+	@$(BIN)/python benchmarks/peers/setup.py
+	@$(BIN)/python benchmarks/peers/compare.py $(ARGS)
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Build isolation is off so that the build tools, too, are the pinned ones.

@@ -1,11 +1,11 @@
 """Does a decode step get slower the longer a request runs, beyond the entries that it must read?
 
-One request decodes many tokens. Its step times are fitted by time = fixed + slope * visible entries, robustly (Theil-Sen
-over medians of windows). The slope that the entries explain is measured in the same run: another engine, just
-started, decodes a few tokens after prompts of the first and of the last length, alternately, so nothing but the context's
-length differs between the two. What is left over per step, with a 95 % interval from bootstrapped windows, should contain zero.
+One request decodes many tokens. After every few of them a second engine decodes a few of a fresh, short request: what slows
+both is the machine, and is divided out. The slope of step time over visible entries is fitted robustly (Theil-Sen over
+window medians). What the length alone explains is measured in the same run, by fresh requests of the first and the last
+length, alternately. The rest, with a 95 % interval from bootstrapped windows, should contain zero.
 
-  python benchmarks/decode_slope.py                 2,000 steps, about 2 minutes
+  python benchmarks/decode_slope.py                 2,000 steps, about 4 minutes
   python benchmarks/decode_slope.py --steps 500
 """
 
@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,20 +34,35 @@ WINDOW = 20
 BOOTSTRAPS = 400
 
 
-def step_times(llm: LLM, prompt_tokens: int, steps: int, seed: int) -> np.ndarray:
-    """Seconds of each decode step after the prompt's own; context grows by one a step."""
+def steps_of(llm: LLM, prompt_tokens: int, steps: int, seed: int) -> Iterator[float]:
+    """Seconds of each decode step after the prompt's own; the context grows by one a step."""
     rng = random.Random(seed)
     ids = [rng.randrange(1000, llm.tokenizer.vocab_size) for _ in range(prompt_tokens)]
-    params = SamplingParams(temperature=0, max_tokens=steps + 1, ignore_eos=True)
-    stamps = [time.perf_counter() for _ in llm.stream({"prompt_token_ids": ids}, params)]
-    return np.diff(stamps)
+    stream = llm.stream({"prompt_token_ids": ids}, SamplingParams(temperature=0, max_tokens=steps + 1, ignore_eos=True))
+    while next(stream).outputs[0].token_ids == ():
+        pass  # chunks of the prompt
+    for _ in range(steps):
+        start = time.perf_counter()
+        next(stream)
+        yield time.perf_counter() - start
+    stream.close()
 
 
-def window_medians(times: np.ndarray, first_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Middle length and median time of each window: a pause by something else doesn't move a median."""
-    count = len(times) // WINDOW
-    medians = np.median(times[: count * WINDOW].reshape(count, WINDOW), axis=1)
-    return first_length + WINDOW * (np.arange(count) + 0.5), medians
+def median_step(llm: LLM, prompt_tokens: int, steps: int, seed: int) -> float:
+    return statistics.median(steps_of(llm, prompt_tokens, steps, seed))
+
+
+def aged_windows(llm: LLM, reference: LLM, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Middle length and median step of each window of one long request, corrected by the reference's step right after it."""
+    aged = steps_of(llm, PROMPT_TOKENS, steps, seed=0)
+    times, others = [], []
+    for number in range(steps // WINDOW):
+        times.append(statistics.median(next(aged) for _ in range(WINDOW)))
+        others.append(median_step(reference, PROMPT_TOKENS, WINDOW, seed=number))
+        if number % 10 == 0:
+            print(f"step {number * WINDOW}: {times[-1] * 1e3:.2f} ms, a fresh request {others[-1] * 1e3:.2f} ms", flush=True)
+    lengths = PROMPT_TOKENS + WINDOW * (np.arange(len(times)) + 0.5)
+    return lengths, np.array(times) * statistics.median(others) / np.array(others)
 
 
 def theil_sen(lengths: np.ndarray, times: np.ndarray) -> float:
@@ -63,12 +78,11 @@ def bootstrap(lengths: np.ndarray, times: np.ndarray) -> np.ndarray:
     return np.array([theil_sen(lengths[drawn], times[drawn]) for drawn in rng.integers(0, len(lengths), (BOOTSTRAPS, len(lengths)))])
 
 
-def explained(model: str, switches: Sequence[str], lengths: tuple[int, int], rounds: int) -> np.ndarray:
-    """Seconds per visible entry, one value a round, from short runs at two lengths."""
-    llm = LLM(model, switches=switches)
+def explained(llm: LLM, lengths: tuple[int, int], rounds: int) -> np.ndarray:
+    """Seconds per visible entry, one value a round, from fresh requests of two lengths."""
     slopes = []
     for number in range(rounds):
-        short, long = (float(np.median(step_times(llm, length, 2 * WINDOW, seed=number))) for length in lengths)
+        short, long = (median_step(llm, length, 2 * WINDOW, seed=1000 + number) for length in lengths)
         slopes.append((long - short) / (lengths[1] - lengths[0]))
         print(f"round {number + 1}: {short * 1e3:.2f} ms at {lengths[0]}, {long * 1e3:.2f} ms at {lengths[1]}", flush=True)
     return np.array(slopes)
@@ -102,17 +116,16 @@ def main() -> None:
     args = parser.parse_args()
     if args.steps < 10 * WINDOW:
         parser.error(f"--steps is {args.steps}: at least {10 * WINDOW}, or there is no slope to fit")
-    llm = LLM(args.model, switches=args.switch)
-    step_times(llm, PROMPT_TOKENS, WINDOW, seed=-1)
-    lengths, times = window_medians(step_times(llm, PROMPT_TOKENS, args.steps, seed=0), PROMPT_TOKENS)
-    print(f"{args.steps} steps: {times[0] * 1e3:.2f} ms in the first window, {times[-1] * 1e3:.2f} ms in the last", flush=True)
-    ends = (PROMPT_TOKENS, PROMPT_TOKENS + args.steps - 2 * WINDOW)
-    expected = explained(args.model, args.switch, ends, args.rounds)
+    llm, reference = (LLM(args.model, switches=args.switch) for _ in range(2))
+    for engine in (llm, reference):
+        median_step(engine, PROMPT_TOKENS, WINDOW, seed=-1)
+    lengths, times = aged_windows(llm, reference, args.steps)
+    expected = explained(reference, (PROMPT_TOKENS, PROMPT_TOKENS + args.steps - 2 * WINDOW), args.rounds)
     measured = bootstrap(lengths, times)
     print(f"slope measured: {np.median(measured) * 1e9:+.1f} ns an entry")
     print(f"a pure read of an entry's bytes takes {entry_seconds(llm) * 1e9:.1f} ns")
     print(f"the same lengths, freshly started, explain {np.median(expected) * 1e9:+.1f} ns")
-    print("verdict:", left_over(measured, expected, statistics.median(times), args.steps))
+    print("verdict:", left_over(measured, expected, float(np.median(times)), args.steps))
     print(describe(["torch", "numpy"]))
 
 

@@ -12,8 +12,7 @@ import argparse
 import statistics
 import sys
 
-import numpy as np
-from decode_slope import step_times
+from decode_slope import median_step
 from machine import describe
 
 from kvpact import LLM
@@ -36,7 +35,7 @@ def main() -> int:
     for number in range(-1, args.rounds):
         # The order changes from round to round, so that a drift of the machine favours neither.
         order = (0, 1) if number % 2 else (1, 0)
-        taken = {index: float(np.median(step_times(engines[index], args.context, args.steps, seed=number))) for index in order}
+        taken = {index: median_step(engines[index], args.context, args.steps, seed=number) for index in order}
         if number < 0:
             continue
         medians.append(taken)
