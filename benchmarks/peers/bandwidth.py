@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -48,9 +49,11 @@ def _compiled(build: Path) -> tuple[Callable[[np.ndarray], int], str] | None:
     if compiler is None:
         return None
     build.mkdir(parents=True, exist_ok=True)
-    library = build / "read_bandwidth.so"
-    subprocess.run([compiler, "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(SOURCE)], check=True)
-    function = ctypes.CDLL(str(library)).read_pass
+    # A file of its own each time: another run may have the last one loaded.
+    with tempfile.TemporaryDirectory(dir=build) as folder:
+        library = Path(folder) / "read_bandwidth.so"
+        subprocess.run([compiler, "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(SOURCE)], check=True)
+        function = ctypes.CDLL(str(library)).read_pass
     function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint64
 
     def read(part: np.ndarray) -> int:

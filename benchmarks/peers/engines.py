@@ -97,7 +97,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
         "kvpact-untouched": _kvpact("kvpact, pool not touched at start", "ops=native", "pool_touch=off"),
         "transformers": Engine(label="transformers, padded batch", worker="transformers_worker.py", gib=4),
         "transformers-cb": Engine(
-            label="transformers, continuous batching", worker="transformers_worker.py", arguments=("--continuous",), gib=14
+            label="transformers, continuous batching", worker="transformers_worker.py", arguments=("--continuous",), gib=6
         ),
         "vllm": Engine(
             label="vLLM CPU, fp32",

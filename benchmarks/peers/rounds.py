@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 
 from engines import BASE, BENCH, Engine, Unavailable
@@ -67,51 +68,77 @@ class Crew:
 
 @dataclass
 class Outcome:
-    """pairs: per engine, kvpact's run and the engine's own right after it, on the same prompts. skipped: reasons."""
+    """pairs: per engine, kvpact's run and the engine's own right after it, on the same prompts. skipped: reasons. spent: seconds."""
 
     label: Callable[[str], str]
     exact: Callable[[str], bool]
     pairs: dict[str, list[tuple[Result, Result]]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    spent: float = 0.0
+
+    def skip(self, name: str, reason: str) -> None:
+        self.skipped[name] = reason
+        print(f"{name}: skipped, {reason}", flush=True)
+
+    def affords(self, name: str, number: int, budget: float) -> bool:
+        """Whether the engine plays in round `number`: the first costs what it costs."""
+        taken = self.pairs.get(name, [])
+        if name in self.skipped or len(taken) != number:
+            return False
+        return not taken or self.spent + sum(result.seconds for result in taken[-1]) <= budget
 
 
-def play(crew: Crew, names: Sequence[str], prompts: Callable[[str], Prompts], *, max_tokens: int, rounds: int, budget: float) -> Outcome:
-    """Alternate until `rounds` are played, or the next pair would go past `budget` seconds of generating.
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """rounds: pairs of each peer, at most. budget: seconds of generating, after the first pair of each.
 
-    Everyone gets one pair, whatever it costs. Raises Unavailable when kvpact itself can't run.
+    group: so many peers follow each run of kvpact, all on its prompts.
+    """
+
+    max_tokens: int
+    rounds: int
+    budget: float
+    group: int = 1
+
+
+def play(crew: Crew, names: Sequence[str], prompts: Callable[[str], Prompts], plan: Plan) -> Outcome:
+    """Alternate until the plan's rounds are played, or another pair would go past its budget.
+
+    Raises Unavailable or WorkerDied when kvpact itself can't run.
     """
     outcome = Outcome(crew.label, crew.exact)
     keep = [BASE, *names]
     base = crew.get(BASE, keep)
     outcome.versions.update(base.versions)
-    spent = 0.0
-    for number in range(rounds):
-        for name in names:
-            taken = outcome.pairs.setdefault(name, [])
-            expected = sum(result.seconds for result in taken[-1]) if taken else 0.0
-            if name in outcome.skipped or len(taken) < number or (taken and spent + expected > budget):
-                continue
-            batch = prompts(f"{number}/{name}")
-            try:
-                worker = crew.get(name, keep)
-                outcome.versions.update(worker.versions)
-                pair = base.run(batch, max_tokens), worker.run(batch, max_tokens)
-            except Unavailable as error:
-                outcome.skipped[name] = str(error)
-            except WorkerDied as error:
-                outcome.skipped[name] = str(error)
-                crew.drop(name, str(error))
-            else:
-                taken.append(pair)
-                spent += sum(result.seconds for result in pair)
-                print(_progress(name, number, pair, spent, budget), flush=True)
-                continue
-            print(f"{name}: skipped, {outcome.skipped[name]}", flush=True)
+    for name in names:
+        try:
+            outcome.versions.update(crew.get(name, keep).versions)
+            outcome.pairs[name] = []
+        except Unavailable as error:
+            outcome.skip(name, str(error))
+    for number in range(plan.rounds):
+        for start in range(0, len(names), plan.group):
+            due = [name for name in names[start : start + plan.group] if outcome.affords(name, number, plan.budget)]
+            if due:
+                batch = prompts(f"{number}/{start}")
+                ours = base.run(batch, plan.max_tokens)
+                outcome.spent += ours.seconds
+                for name in due:
+                    _follow(crew, outcome, name, ours, partial(crew.get(name, keep).run, batch, plan.max_tokens))
     return outcome
 
 
-def _progress(name: str, number: int, pair: tuple[Result, Result], spent: float, budget: float) -> str:
-    ours, theirs = pair
+def _follow(crew: Crew, outcome: Outcome, name: str, ours: Result, run: Callable[[], Result]) -> None:
+    """The peer's half of a pair."""
+    try:
+        theirs = run()
+    except WorkerDied as error:
+        crew.drop(name, str(error))
+        outcome.skip(name, str(error))
+        return
+    outcome.pairs[name].append((ours, theirs))
+    outcome.spent += theirs.seconds
     rates = f"{ours.tokens_out / ours.seconds:.1f} and {theirs.tokens_out / theirs.seconds:.1f} tokens/s"
-    return f"round {number + 1}: kvpact and {name}: {rates}, ratio {theirs.seconds / ours.seconds:.2f}; {spent:.0f} of {budget:.0f} s spent"
+    ratio = f"ratio {theirs.seconds / ours.seconds:.2f}, {outcome.spent:.0f} s of generating so far"
+    print(f"pair {len(outcome.pairs[name])}: kvpact and {name}: {rates}, {ratio}", flush=True)

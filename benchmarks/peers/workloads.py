@@ -57,7 +57,7 @@ class Suite:
     """One section of the report.
 
     prompts: by text and seed. engines: those that take part unless others are chosen; kvpact runs before each of them.
-    budget: seconds of generating after which no further round begins. quick: seconds with --quick.
+    budget: seconds of generating after which no further round begins. quick: seconds with --quick, which leaves `slow` out.
     """
 
     title: str
@@ -68,6 +68,7 @@ class Suite:
     rounds: int = 5
     budget: float = 120
     quick: float = 60
+    slow: tuple[str, ...] = ()
 
 
 _OURS = ("kvpact-bf16", "kvpact-torch")
@@ -75,6 +76,17 @@ _SINGLE = tuple(name for name in PEERS if name != "transformers-cb")
 
 SUITES: Mapping[str, Suite] = MappingProxyType(
     {
+        "mixed": Suite(
+            title="16 mixed prompts",
+            about="16 prompts of 20 to 800 tokens (6,560 in all), 64 tokens out each.",
+            prompts=lambda text, seed: mixed(text, seed, 20, 800),
+            max_tokens=64,
+            engines=(*_OURS, *PEERS),
+            rounds=3,
+            budget=900,
+            quick=300,
+            slow=_OURS,
+        ),
         "short": Suite(
             title="One short prompt",
             about="16 tokens in, 64 out: reading the weights, again and again.",
@@ -82,7 +94,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             max_tokens=64,
             engines=(*_OURS, *_SINGLE),
             budget=200,
-            quick=75,
+            quick=60,
         ),
         "prompt": Suite(
             title="One prompt of 2,000 tokens",
@@ -91,17 +103,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             max_tokens=16,
             engines=(*_OURS, *_SINGLE),
             budget=200,
-            quick=60,
-        ),
-        "mixed": Suite(
-            title="16 mixed prompts",
-            about="16 prompts of 20 to 800 tokens (6,560 in all), 64 tokens out each.",
-            prompts=lambda text, seed: mixed(text, seed, 20, 800),
-            max_tokens=64,
-            engines=(*_OURS, *PEERS),
-            rounds=3,
-            budget=600,
-            quick=300,
+            quick=45,
+            slow=("kvpact-torch",),
         ),
         "shared": Suite(
             title="32 prompts with a shared prefix of 1,000 tokens",
@@ -111,7 +114,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             engines=("kvpact-bf16", *_SINGLE),
             rounds=3,
             budget=300,
-            quick=120,
+            quick=60,
+            slow=("llamacpp", "transformers"),
         ),
         "long": Suite(
             title="Decode at a context of 4,000",
@@ -121,7 +125,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             engines=("kvpact-bf16", *_SINGLE),
             rounds=3,
             budget=240,
-            quick=120,
+            quick=60,
+            slow=("llamacpp",),
         ),
         **{
             f"allocator-{count}": Suite(
@@ -132,7 +137,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 engines=("kvpact-contiguous",),
                 rounds=5,
                 budget=30 + 3 * count,
-                quick=10 + 2 * count,
+                quick=8 + 1.2 * count,
             )
             for count in (1, 4, 16, 32)
         },

@@ -63,10 +63,11 @@ def journal(folder: Path) -> list[list[object]]:
     return [json.loads(line) for line in (folder / "journal").read_text().splitlines()]
 
 
-def played(crew: object, names: list[str], *, rounds: int = 2, budget: float = 100.0) -> object:
-    from rounds import play
+def played(crew: object, names: list[str], *, rounds: int = 2, budget: float = 100.0, group: int = 1) -> object:
+    from rounds import Plan, play
 
-    return play(crew, names, lambda seed: [[len(seed), 7, 8]], max_tokens=2, rounds=rounds, budget=budget)  # type: ignore[arg-type]
+    plan = Plan(max_tokens=2, rounds=rounds, budget=budget, group=group)
+    return play(crew, names, lambda seed: [[len(seed), 7, 8]], plan)  # type: ignore[arg-type]
 
 
 def state(pid: int) -> str:
@@ -88,6 +89,12 @@ def test_kvpact_runs_right_before_each_peer_on_the_same_prompts(crew: object, tm
     assert [name for name, _ in runs] == ["kvpact", "peer", "kvpact", "other"] * 2
     assert all(ours[1] == theirs[1] for ours, theirs in zip(runs[::2], runs[1::2], strict=True))
     assert {name: len(pairs) for name, pairs in outcome.pairs.items()} == {"peer": 2, "other": 2}  # type: ignore[attr-defined]
+
+
+def test_a_group_of_peers_shares_the_run_of_kvpact_before_it(crew: object, tmp_path: Path) -> None:
+    outcome = played(crew, ["peer", "other"], rounds=1, group=2)
+    assert [name for name, prompts in journal(tmp_path) if len(prompts[0]) == 3] == ["kvpact", "peer", "other"]  # type: ignore[index]
+    assert outcome.pairs["peer"][0][0] is outcome.pairs["other"][0][0]  # type: ignore[attr-defined]
 
 
 def test_an_answer_is_parsed_into_seconds_and_tokens(crew: object) -> None:
