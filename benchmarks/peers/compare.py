@@ -38,10 +38,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="runs of each pair, at most; default: the suite's")
     parser.add_argument("--budget", type=float, help="seconds of generating per suite; default: the suite's")
     parser.add_argument("--total", type=float, help="seconds after which no further suite begins")
-    parser.add_argument("--max-tokens", type=int, help="tokens out; for trying things, the titles then lie")
-    parser.add_argument("--out", type=Path, default=REPORT)
+    parser.add_argument("--max-tokens", type=int, help="tokens out, to try things; nothing is written then")
+    parser.add_argument(
+        "--out", type=Path, default=REPORT, help="the report, of which each suite's section is replaced; default: docs/benchmarks.md"
+    )
     parser.add_argument("--dry", action="store_true", help="print the sections, write nothing")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    args.dry = args.dry or args.max_tokens is not None
+    return args
 
 
 def _names() -> str:
@@ -50,8 +54,9 @@ def _names() -> str:
 
 def run_suite(name: str, suite: Suite, crew: Crew, text: Text, args: argparse.Namespace) -> str:
     """The suite's section as Markdown."""
-    left_out = suite.slow if args.quick and not args.engine else ()
-    chosen = [engine for engine in args.engine or suite.engines if engine != BASE and engine not in left_out]
+    asked = args.engine if args.engine and not suite.own else suite.engines
+    left_out = suite.slow if args.quick and asked is suite.engines else ()
+    chosen = [engine for engine in asked if engine != BASE and engine not in left_out]
     plan = Plan(
         max_tokens=args.max_tokens or suite.max_tokens,
         rounds=args.rounds or suite.rounds,

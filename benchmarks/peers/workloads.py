@@ -70,6 +70,11 @@ class Suite:
     quick: float = 60
     slow: tuple[str, ...] = ()
 
+    @property
+    def own(self) -> bool:
+        """Compares kvpact with itself only."""
+        return all(name.startswith(BASE) for name in self.engines)
+
 
 _OURS = ("kvpact-bf16", "kvpact-torch")
 _SINGLE = tuple(name for name in PEERS if name != "transformers-cb")

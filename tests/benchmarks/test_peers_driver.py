@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def _on_the_path() -> Iterator[None]:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[object]:
+def crew(tmp_path: Path) -> Iterator[Any]:
     from engines import Engine, Unavailable
     from rounds import Crew
 
@@ -59,15 +60,15 @@ def crew(tmp_path: Path) -> Iterator[object]:
         yield crew
 
 
-def journal(folder: Path) -> list[list[object]]:
+def journal(folder: Path) -> list[list[Any]]:
     return [json.loads(line) for line in (folder / "journal").read_text().splitlines()]
 
 
-def played(crew: object, names: list[str], *, rounds: int = 2, budget: float = 100.0, group: int = 1) -> object:
+def played(crew: Any, names: list[str], *, rounds: int = 2, budget: float = 100.0, group: int = 1) -> Any:
     from rounds import Plan, play
 
     plan = Plan(max_tokens=2, rounds=rounds, budget=budget, group=group)
-    return play(crew, names, lambda seed: [[len(seed), 7, 8]], plan)  # type: ignore[arg-type]
+    return play(crew, names, lambda seed: [[len(seed), 7, 8]], plan)
 
 
 def state(pid: int) -> str:
@@ -83,48 +84,48 @@ def comes_true(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
     return holds()
 
 
-def test_kvpact_runs_right_before_each_peer_on_the_same_prompts(crew: object, tmp_path: Path) -> None:
+def test_kvpact_runs_right_before_each_peer_on_the_same_prompts(crew: Any, tmp_path: Path) -> None:
     outcome = played(crew, ["peer", "other"])
-    runs = [entry for entry in journal(tmp_path) if len(entry[1][0]) == 3]  # type: ignore[index]
+    runs = [entry for entry in journal(tmp_path) if len(entry[1][0]) == 3]
     assert [name for name, _ in runs] == ["kvpact", "peer", "kvpact", "other"] * 2
     assert all(ours[1] == theirs[1] for ours, theirs in zip(runs[::2], runs[1::2], strict=True))
-    assert {name: len(pairs) for name, pairs in outcome.pairs.items()} == {"peer": 2, "other": 2}  # type: ignore[attr-defined]
+    assert {name: len(pairs) for name, pairs in outcome.pairs.items()} == {"peer": 2, "other": 2}
 
 
-def test_a_group_of_peers_shares_the_run_of_kvpact_before_it(crew: object, tmp_path: Path) -> None:
+def test_a_group_of_peers_shares_the_run_of_kvpact_before_it(crew: Any, tmp_path: Path) -> None:
     outcome = played(crew, ["peer", "other"], rounds=1, group=2)
-    assert [name for name, prompts in journal(tmp_path) if len(prompts[0]) == 3] == ["kvpact", "peer", "other"]  # type: ignore[index]
-    assert outcome.pairs["peer"][0][0] is outcome.pairs["other"][0][0]  # type: ignore[attr-defined]
+    assert [name for name, prompts in journal(tmp_path) if len(prompts[0]) == 3] == ["kvpact", "peer", "other"]
+    assert outcome.pairs["peer"][0][0] is outcome.pairs["other"][0][0]
 
 
-def test_an_answer_is_parsed_into_seconds_and_tokens(crew: object) -> None:
+def test_an_answer_is_parsed_into_seconds_and_tokens(crew: Any) -> None:
     outcome = played(crew, ["peer"], rounds=1)
-    ours, theirs = outcome.pairs["peer"][0]  # type: ignore[attr-defined]
+    ours, theirs = outcome.pairs["peer"][0]
     assert (ours.seconds, theirs.seconds, theirs.first_token, theirs.tokens_out, theirs.tokens) == (1.0, 2.0, 0.5, 2, [[8, 7]])
 
 
-def test_a_budget_ends_the_rounds_but_everyone_has_one_pair(crew: object) -> None:
+def test_a_budget_ends_the_rounds_but_everyone_has_one_pair(crew: Any) -> None:
     outcome = played(crew, ["peer", "other"], rounds=9, budget=10.0)
-    assert {name: len(pairs) for name, pairs in outcome.pairs.items()} == {"peer": 2, "other": 1}  # type: ignore[attr-defined]
-    assert {len(pairs) for pairs in played(crew, ["peer", "other"], budget=0.1).pairs.values()} == {1}  # type: ignore[attr-defined]
+    assert {name: len(pairs) for name, pairs in outcome.pairs.items()} == {"peer": 2, "other": 1}
+    assert {len(pairs) for pairs in played(crew, ["peer", "other"], budget=0.1).pairs.values()} == {1}
 
 
-def test_what_cannot_be_had_is_skipped_with_its_reason_and_the_rest_goes_on(crew: object) -> None:
+def test_what_cannot_be_had_is_skipped_with_its_reason_and_the_rest_goes_on(crew: Any) -> None:
     from report import section
 
     outcome = played(crew, ["absent", "unstartable", "peer"])
-    assert outcome.skipped["absent"] == "no environment for it"  # type: ignore[attr-defined]
-    assert "exit status 1; last words: no such model" in outcome.skipped["unstartable"]  # type: ignore[attr-defined]
-    body = section("short", "One short prompt", "16 in.", outcome)  # type: ignore[arg-type]
+    assert outcome.skipped["absent"] == "no environment for it"
+    assert "exit status 1; last words: no such model" in outcome.skipped["unstartable"]
+    body = section("short", "One short prompt", "16 in.", outcome)
     assert "Not measured: absent: no environment for it." in body
     assert "| peer | 1.0 (1.0 to 1.0) | 0.7 (0.7 to 0.7) | 0.500 (0.500 to 0.500) | 2.00 (2.00 to 2.00) | 2 |" in body
 
 
-def test_a_worker_that_dies_is_reported_and_not_asked_again(crew: object) -> None:
+def test_a_worker_that_dies_is_reported_and_not_asked_again(crew: Any) -> None:
     outcome = played(crew, ["dead", "peer"])
-    assert "it ended with exit status 1; last words: out of memory" in outcome.skipped["dead"]  # type: ignore[attr-defined]
-    assert (len(outcome.pairs["dead"]), len(outcome.pairs["peer"])) == (0, 2)  # type: ignore[attr-defined]
-    assert "out of memory" in played(crew, ["dead"]).skipped["dead"]  # type: ignore[attr-defined]
+    assert "it ended with exit status 1; last words: out of memory" in outcome.skipped["dead"]
+    assert (len(outcome.pairs["dead"]), len(outcome.pairs["peer"])) == (0, 2)
+    assert "out of memory" in played(crew, ["dead"]).skipped["dead"]
 
 
 def test_a_worker_that_hangs_is_ended_within_its_limit(tmp_path: Path) -> None:
