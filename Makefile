@@ -31,7 +31,9 @@ slow: $(STAMP) ## the tests marked slow
 invariance: $(STAMP) ## the promise bit for bit: every axis and every pair of axes, on every architecture and the built-in model
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m invariance
 
-bench: $(STAMP) ## every script in benchmarks/
+bench: $(STAMP) ## kvpact against each peer that installs, then every script in benchmarks/; ARGS="..." goes to the comparison
+	@$(BIN)/python benchmarks/peers/setup.py
+	@$(BIN)/python benchmarks/peers/compare.py $(ARGS)
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 sanitize: ## the compiled core's own tests under AddressSanitizer, UBSan and ThreadSanitizer; needs only a C++ compiler
@@ -39,7 +41,7 @@ sanitize: ## the compiled core's own tests under AddressSanitizer, UBSan and Thr
 	+@$(NATIVE_TESTS)/tsan SANITIZE=thread PROGRAMS='core threads'
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Build isolation is off so that the build tools, too, are the pinned ones.
