@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,12 @@ from machine import describe
 from torch import Tensor
 from torch.nn import functional
 
-from kvpact import LLM, SamplingParams, _native
+from kvpact import LLM, SamplingParams
+
+if find_spec("kvpact._native") is None:
+    print("skipped: kvpact was installed without its compiled core")
+    raise SystemExit
+from kvpact import _native
 
 ROWS = (1, 2, 4, 8, 16, 64, 128, 256, 512)
 SHAPES = ((1536, 576), (576, 1536), (960, 576), (576, 576), (3072, 576), (49152, 576), (4096, 4096))

@@ -51,7 +51,7 @@ def test_only_the_avx2_build_holds_wide_instructions(programs):
     for folder, expected in (("baseline", False), (".", False), ("avx2", True)):
         for name in ("linear.o", "attention.o") if expected else [path.name for path in (programs / folder).glob("*.o")]:
             code = subprocess.run(["objdump", "-d", programs / folder / name], capture_output=True, text=True, check=True).stdout
-            assert len(code) > 1000
+            assert "Disassembly of section" in code
             assert bool(wide.search(code)) == expected, f"{folder}/{name}"
 
 

@@ -58,12 +58,14 @@ class Bench {
     step_.out = static_cast<float*>(out.data());
     step_.scale = scale;
     nb::gil_scoped_release unlocked;
-    const int64_t scratch = (kernels_.attention_scratch(std::max<int64_t>(plan_.max_rows, step_.group), step_.entries.head_dim) + 15) / 16 * 16;
+    const int64_t rows = std::max<int64_t>(plan_.max_rows, step_.group);
+    const int64_t scratch = (kernels_.attention_scratch(rows, step_.entries.head_dim) + 15) / 16 * 16;
     scratch_.reserve(scratch * threads_.num_threads());
     for (const Entries* layer : layers) {
       step_.entries = layer->storage;
       threads_.parallel(static_cast<int64_t>(plan_.units.size()), 1, [&](int64_t begin, int64_t end, int thread) {
-        for (int64_t u = begin; u < end; u++) kernels_.attend(step_, plan_.units[static_cast<size_t>(u)], scratch_.data() + thread * scratch);
+        for (int64_t u = begin; u < end; u++)
+          kernels_.attend(step_, plan_.units[static_cast<size_t>(u)], scratch_.data() + thread * scratch);
       });
       for (const AttentionUnit& unit : plan_.combines) kernels_.combine(step_, unit, scratch_.data());
     }
@@ -108,8 +110,9 @@ class Bench {
     Matrix matrix;
     matrix.memory = PageMemory(static_cast<size_t>(kernels_.linear_packed_bytes(out_features, in_features, dtype)));
     matrix.packed = PackedLinear{matrix.memory.data(), out_features, in_features, dtype};
+    const int64_t panels = num_panels(out_features);
     linear_pack(threads_, kernels_,
-                LinearPackCall{weight.data(), in_features, out_features, in_features, dtype, 0, num_panels(out_features), matrix.memory.data()});
+                LinearPackCall{weight.data(), in_features, out_features, in_features, dtype, 0, panels, matrix.memory.data()});
     return matrix;
   }
 
@@ -128,7 +131,8 @@ class Bench {
     StepArrays arrays = checked_step(query_start, seq_lens, block_table, rules, storage);
     const float* queries = checked<float>(q, "q", {arrays.num_tokens, kAny, storage.head_dim});
     const auto heads = static_cast<int64_t>(q.shape(1));
-    if (heads < 1 || heads % storage.num_kv_heads || heads / storage.num_kv_heads > kMaxRows) throw nb::value_error("heads don't share key heads");
+    if (heads < 1 || heads % storage.num_kv_heads || heads / storage.num_kv_heads > kMaxRows)
+      throw nb::value_error((std::to_string(heads) + " query heads can't share " + std::to_string(storage.num_kv_heads) + " key heads").c_str());
     positions_.resize(static_cast<size_t>(arrays.num_tokens));
     for (int64_t r = 0; r < arrays.num_requests; r++)
       for (int64_t row = arrays.query_start[r]; row < arrays.query_start[r + 1]; row++)
@@ -145,7 +149,8 @@ class Bench {
     const int64_t end = std::min(step_.seq_lens[unit.request], unit.partial ? begin + kSegment : INT64_MAX);
     const int64_t size = e.dtype == DType::f32 ? 4 : 2, bytes = e.head_stride * size;
     for (int64_t block = begin / e.block_size; block * e.block_size < end; block++) {
-      const int64_t at = (step_.block_table[unit.request * step_.table_stride + block] * e.block_stride + unit.kv_head * e.head_stride) * size;
+      const int64_t id = step_.block_table[unit.request * step_.table_stride + block];
+      const int64_t at = (id * e.block_stride + unit.kv_head * e.head_stride) * size;
       kernels_.read_lines(static_cast<const char*>(e.keys) + at, bytes, to);
       kernels_.read_lines(static_cast<const char*>(e.values) + at, bytes, to);
     }

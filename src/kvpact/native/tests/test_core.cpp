@@ -115,7 +115,9 @@ struct Step {
       }
     }
   }
-  static int64_t block(int64_t request, int64_t b, int64_t turn) { return (request * kBlocksOfRequest + 5 * b + turn) % (kRequests * kBlocksOfRequest); }
+  static int64_t block(int64_t request, int64_t b, int64_t turn) {
+    return (request * kBlocksOfRequest + 5 * b % kBlocksOfRequest + turn) % (kRequests * kBlocksOfRequest);
+  }
   int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
 };
 
