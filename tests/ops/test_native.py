@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,3 +168,20 @@ def test_without_the_compiled_core_native_is_refused_with_the_way_out(without_co
 def test_with_the_compiled_core_auto_is_native_and_nothing_is_said(recwarn: pytest.WarningsRecorder) -> None:
     assert BackendRegistry.default().resolve("auto").name == "native"
     assert not recwarn.list
+
+
+def test_named_ranges_count_every_call_and_their_times_add_up_to_less_than_the_whole(tiny_folder: Callable[[str], Path]) -> None:
+    engine = load_engine(str(tiny_folder("llama")), EngineConfig(kv_cache_memory=4 << 20))
+    core = engine._runner._decoder._core
+    run(engine, [prompt(18)], whole_rows(3))
+    assert {count for count, _ in core.ranges().values()} == {0}
+    core.enable_ranges(True)
+    start = time.perf_counter()
+    run(engine, [prompt(18)], whole_rows(4))
+    whole, ranges = time.perf_counter() - start, core.ranges()
+    layers = engine._runner._decoder.config.num_layers
+    assert {name: count for name, (count, _) in ranges.items()} == {
+        **dict.fromkeys(("begin", "finish", "logits"), 4),
+        **dict.fromkeys(("project", "attend", "merge", "expand", "contract"), 4 * layers),
+    }
+    assert 0 < sum(seconds for _, seconds in ranges.values()) < whole

@@ -298,6 +298,15 @@ void bind_core(nb::module_& m) {
         const GateReport& report = self.core().gate_report();
         return nb::make_tuple(report.num_written, report.num_not_finite, report.first_bad_layer, report.first_bad_slot);
       })
+      .def("enable_ranges", [](PythonCore& self, bool on) { self.core().ranges().enable(on); }, "Starts from zero.")
+      .def("ranges", [](PythonCore& self) {
+        nb::dict totals;
+        for (size_t i = 0; i < kRangeNames.size(); i++) {
+          const RangeTotal& total = self.core().ranges().totals()[i];
+          totals[kRangeNames[i]] = nb::make_tuple(total.count, total.nanoseconds);
+        }
+        return totals;
+      }, "By name: how often a range was entered, and nanoseconds in it, since enable_ranges(True).")
       .def_prop_ro("num_allocations", [](PythonCore& self) { return self.core().num_allocations(); })
       .def_prop_ro("num_threads", [](PythonCore& self) { return self.core().threads().num_threads(); });
 }

@@ -36,6 +36,7 @@ void Core::add_layer(LayerWeights weights) { layers_.push_back(std::move(weights
 
 void Core::begin(const std::vector<GroupStep>& groups, const std::vector<int>& group_of_layer, std::vector<EntryStorage> entries,
                  const int64_t* token_ids, const int64_t* positions, int64_t num_tokens) {
+  const Ranges::Scope range(ranges_, RangeName::begin);
   groups_ = groups;
   group_of_layer_ = group_of_layer;
   entries_ = std::move(entries);
@@ -93,6 +94,7 @@ void Core::plan_group(Plan& plan, const GroupStep& group, const EntryStorage& en
 }
 
 void Core::project(int layer) {
+  const Ranges::Scope range(ranges_, RangeName::project);
   const LayerWeights& weights = layers_[static_cast<size_t>(layer)];
   norm(weights.attention_norm, rows_.data(), normed_.data());
   linear(weights.qkv, normed_.data(), stacked_.data(), nullptr);
@@ -148,6 +150,7 @@ void Core::add_reports(int layer) {
 }
 
 void Core::attend(int layer) {
+  const Ranges::Scope range(ranges_, RangeName::attend);
   Plan& plan = *plans_[static_cast<size_t>(group_of_layer_[static_cast<size_t>(layer)])];
   plan.step.entries = entries_[static_cast<size_t>(layer)];
   threads_.parallel(static_cast<int64_t>(plan.units.units.size()), 1, [&](int64_t begin, int64_t end, int thread) {
@@ -162,11 +165,13 @@ void Core::attend(int layer) {
 }
 
 void Core::merge(int layer) {
+  const Ranges::Scope range(ranges_, RangeName::merge);
   linear(layers_[static_cast<size_t>(layer)].out, attended_.data(), next_.data(), rows_.data());
   std::swap(rows_, next_);
 }
 
 void Core::expand(int layer) {
+  const Ranges::Scope range(ranges_, RangeName::expand);
   const LayerWeights& weights = layers_[static_cast<size_t>(layer)];
   norm(weights.mlp_norm, rows_.data(), normed_.data());
   linear(weights.up, normed_.data(), inner_.data(), nullptr);
@@ -179,16 +184,19 @@ void Core::expand(int layer) {
 }
 
 void Core::contract(int layer) {
+  const Ranges::Scope range(ranges_, RangeName::contract);
   linear(layers_[static_cast<size_t>(layer)].down, activated_.data(), next_.data(), rows_.data());
   std::swap(rows_, next_);
 }
 
 void Core::finish() {
+  const Ranges::Scope range(ranges_, RangeName::finish);
   norm(final_norm_, rows_.data(), next_.data());
   std::swap(rows_, next_);
 }
 
 const Buffer& Core::logits(const int64_t* wanted, int64_t count) {
+  const Ranges::Scope range(ranges_, RangeName::logits);
   grow(wanted_, count * shape_.hidden);
   grow(logits_, count * vocab());
   for (int64_t i = 0; i < count; i++)

@@ -8,6 +8,7 @@
 #include "attention_plan.hpp"
 #include "kernels/kernels.hpp"
 #include "memory.hpp"
+#include "ranges.hpp"
 #include "threads.hpp"
 
 namespace kvpact {
@@ -103,6 +104,7 @@ class Core {
   int64_t vocab() const { return head_.packed.out_features; }
   // Times that a buffer had to grow: none after warm-up.
   int64_t num_allocations() const { return num_allocations_; }
+  Ranges& ranges() { return ranges_; }
 
  private:
   // Fits the step's units of one group; the same for all its layers.
@@ -147,6 +149,7 @@ class Core {
   std::vector<ThreadReport> reports_;
   GateReport gate_;
   int64_t num_allocations_ = 0;
+  Ranges ranges_;
 };
 
 }  // namespace kvpact

@@ -164,6 +164,14 @@ class NativeCore(DecoderCore):
     def logits(self, rows: Tensor) -> Tensor:
         return torch.from_numpy(self._core.logits(rows))
 
+    def enable_ranges(self, on: bool) -> None:
+        """Time the core's named ranges from now on, from zero; off, they cost nothing that can be measured."""
+        self._core.enable_ranges(on)
+
+    def ranges(self) -> dict[str, tuple[int, float]]:
+        """By name: how often a range was entered, and seconds in it."""
+        return {name: (count, nanoseconds / 1e9) for name, (count, nanoseconds) in self._core.ranges().items()}
+
     @property
     def num_allocations(self) -> int:
         """How often a buffer of the workspace had to grow; constant once a step of the largest size has run."""
