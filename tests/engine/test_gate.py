@@ -95,6 +95,20 @@ def test_a_refused_plan_changes_nothing_and_the_step_can_be_run_again(make_engin
     assert finish(engine)[request_id].outputs[0].token_ids == expected
 
 
+@pytest.mark.parametrize("ops", ["native", "torch"])
+def test_a_step_refused_between_its_layers_is_rolled_back_and_can_be_run_again(make_engine: MakeEngine, ops: str) -> None:
+    expected = run(make_engine("llama", f"ops={ops}"), [prompt(33)], GREEDY)[0].outputs[0].token_ids
+    engine = make_engine("llama", f"ops={ops}", "gate=full", "chunk=16")
+    request_id = engine.add({"prompt_token_ids": prompt(33)}, GREEDY)
+    engine.step()
+    engine.inject.install("mask", lambda visibility, index: replace(visibility, causal=False))
+    with pytest.raises(GateViolation, match="attention of layer"):
+        engine.step()
+    engine.manager.check()
+    engine.inject.clear()
+    assert finish(engine)[request_id].outputs[0].token_ids == expected
+
+
 def test_a_read_of_another_request_s_entry_names_writer_and_reader(make_engine: MakeEngine) -> None:
     engine = make_engine("llama", "block_size=4", "gate=full")
     engine.add({"prompt_token_ids": prompt(9)}, GREEDY, request_id="writer")
@@ -146,6 +160,7 @@ def test_a_healthy_run_passes_on_the_other_backends(make_engine: MakeEngine, arc
     checks = healthy_run(make_engine, architecture, ops, "paged", "full").stats().gate
     assert checks.violations == 0
     assert checks.score_rows > 10
+    assert checks.score_error < 0.5 < 1 < checks.mask_shift
 
 
 def healthy_run(make_engine: MakeEngine, architecture: str, ops: str, allocator: str, level: str) -> Engine:

@@ -131,7 +131,8 @@ def gate_line(gate: GateChecks) -> str:
         return "off"
     line = f"{gate.level}: {gate.rows:,} rows, {gate.entries:,} entries"
     if gate.level == "full":
-        line += f", {gate.tags:,} tags, {gate.score_rows:,} score rows ({gate.masked_rows:,} beside a key that would have shown)"
+        line += f", {gate.tags:,} tags, {gate.score_rows:,} score rows, off by at most {show_share(gate.score_error)} of the bound; an "
+        line += f"invisible key would have moved {gate.masked_rows:,} of them by {gate.mask_shift:,.0f} times it"
     return f"{line}, {gate.violations} violations"
 
 

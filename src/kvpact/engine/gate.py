@@ -56,7 +56,10 @@ class StepGate:
         """Counts since the engine started."""
         if self._probe is None:
             return replace(self._checks)
-        return replace(self._checks, score_rows=self._probe.num_rows, masked_rows=self._probe.num_masked)
+        probe = self._probe
+        return replace(
+            self._checks, score_rows=probe.num_rows, score_error=probe.worst, masked_rows=probe.num_masked, mask_shift=probe.shift
+        )
 
     def before(self, batch: StepBatch) -> None:
         """Before anything is copied or written. Raises GateViolation, or LawBroken at level full."""

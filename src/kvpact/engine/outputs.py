@@ -75,14 +75,17 @@ class RequestOutput:
 class GateChecks:
     """Proof that the gate ran. rows: query tokens whose slot, position and length were compared with the state. entries: of a token
     in a layer, looked at as they were written. tags: entries whose writer was checked as they were about to be read. score_rows:
-    rows of one head computed again; masked_rows: those of them that an invisible key would have changed. violations: found."""
+    rows of one head computed again, off by at most score_error, as a share of what rounding may do; masked_rows: those of them that an
+    invisible key beside them would have changed, on average by mask_shift, in the same unit. violations: found."""
 
     level: str
     rows: int = 0
     entries: int = 0
     tags: int = 0
     score_rows: int = 0
+    score_error: float = 0.0
     masked_rows: int = 0
+    mask_shift: float = 0.0
     violations: int = 0
 
 

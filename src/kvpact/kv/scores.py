@@ -42,7 +42,8 @@ class ScoreProbe:
     """Compares a layer's sampled rows with what they should have attended to.
 
     num_rows: compared. num_masked: of them, those whose answer an invisible neighbour (padding behind the length, a future key, one
-    that has left the window) would have moved by more than the tolerance, so that its mask is shown. worst: error over tolerance.
+    that has left the window) would have moved by more than the tolerance, so that its mask is shown. worst: error over tolerance. shift:
+    what that neighbour would have moved such a row by, over tolerance, on average.
     """
 
     def __init__(self, spec: CacheSpec, storage: KVStorage) -> None:
@@ -52,6 +53,11 @@ class ScoreProbe:
         self.num_rows = 0
         self.num_masked = 0
         self.worst = 0.0
+        self._shifts = 0.0
+
+    @property
+    def shift(self) -> float:
+        return self._shifts / self.num_masked if self.num_masked else 0.0
 
     @property
     def num_layers(self) -> int:
@@ -79,13 +85,20 @@ class ScoreProbe:
         moved = [_attend(query, keys[chosen], values[chosen])[0] for chosen in _with_each_neighbour(num_seen, len(keys))]
         error = float(np.abs(out - healthy).max())
         self.num_rows += 1
-        self.num_masked += any(np.abs(other - healthy).max() > tolerance for other in moved)
+        self._note_neighbours([float(np.abs(other - healthy).max()) / tolerance for other in moved])
         if error <= tolerance:
             self.worst = max(self.worst, error / tolerance)
             return None
         leaks = any(np.abs(out - other).max() <= tolerance for other in moved)
         text = f"is off by {error:.3g} over the {num_seen} keys that it sees, at most {tolerance:.3g} is rounding"
         return f"{text}; it is what one invisible key beside them would add" if leaks else text
+
+    def _note_neighbours(self, shifts: list[float]) -> None:
+        """shifts: what each invisible neighbour would have moved a row by; not finite where its slot holds stale numbers that are not."""
+        largest = max((shift for shift in shifts if np.isfinite(shift)), default=0.0)
+        if largest > 1:
+            self.num_masked += 1
+            self._shifts += largest
 
     def _entries(self, layer: int, kv_head: int, state: StepState, place: tuple[int, int]) -> tuple[IntArray, Floats, Floats]:
         """(visible positions, keys, values): the entries in float64, the hidden neighbours' behind the others."""
