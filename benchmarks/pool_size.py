@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Sequence
 
 from decode_slope import median_step
 from machine import describe
@@ -19,6 +20,19 @@ from kvpact import LLM
 
 BAR_PERCENT = 3.0
 GIB = 1 << 30
+
+
+def measure(engines: Sequence[LLM], context: int, steps: int, rounds: int) -> list[tuple[float, float]]:
+    """Median step of each engine, seconds, one pair a round, after a round to warm up."""
+    pairs = []
+    for number in range(-1, rounds):
+        # The order changes from round to round, so that a drift of the machine favours neither.
+        order = (0, 1) if number % 2 else (1, 0)
+        taken = {index: median_step(engines[index], context, steps, seed=number) for index in order}
+        if number >= 0:
+            pairs.append((taken[0], taken[1]))
+            print(f"round {number + 1}: {taken[0] * 1e3:.2f} ms, with twice the pool {taken[1] * 1e3:.2f} ms", flush=True)
+    return pairs
 
 
 def main() -> None:
@@ -32,22 +46,12 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print the verdict, write nothing")
     args = parser.parse_args()
     engines = [LLM(args.model, switches=args.switch, kv_cache_memory=int(args.gib * scale * GIB)) for scale in (1, 2)]
-    ratios, medians = [], []
-    for number in range(-1, args.rounds):
-        # The order changes from round to round, so that a drift of the machine favours neither.
-        order = (0, 1) if number % 2 else (1, 0)
-        taken = {index: median_step(engines[index], args.context, args.steps, seed=number) for index in order}
-        if number < 0:
-            continue
-        medians.append(taken)
-        ratios.append(taken[1] / taken[0])
-        print(
-            f"round {number + 1}: {taken[0] * 1e3:.2f} ms, with twice the pool {taken[1] * 1e3:.2f} ms, ratio {ratios[-1]:.3f}", flush=True
-        )
+    medians = measure(engines, args.context, args.steps, args.rounds)
+    ratios = [twice / once for once, twice in medians]
     change = 100 * (statistics.median(ratios) - 1)
     held = abs(change) < BAR_PERCENT
     lines = [
-        f"- {llm.engine.stats().pool_blocks} blocks: median step {statistics.median(taken[index] for taken in medians) * 1e3:.2f} ms."
+        f"- {llm.engine.stats().pool_blocks} blocks: median step {statistics.median(pair[index] for pair in medians) * 1e3:.2f} ms."
         for index, llm in enumerate(engines)
     ]
     lines.append(
