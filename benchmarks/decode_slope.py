@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from bandwidth import ReadBandwidth
 from engines import BENCH
 from machine import describe
+from report import REPORT, write_section
 
 from kvpact import LLM, SamplingParams
 
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=9, help="of the short runs")
     parser.add_argument("--switch", action="append", default=[], help="name=value, for kvpact")
+    parser.add_argument("--dry", action="store_true", help="print the verdict, write nothing")
     args = parser.parse_args()
     if args.steps < 10 * WINDOW:
         parser.error(f"--steps is {args.steps}: at least {10 * WINDOW}, or there is no slope to fit")
@@ -122,11 +124,21 @@ def main() -> None:
     lengths, times = aged_windows(llm, reference, args.steps)
     expected = explained(reference, (PROMPT_TOKENS, PROMPT_TOKENS + args.steps - 2 * WINDOW), args.rounds)
     measured = bootstrap(lengths, times)
-    print(f"slope measured: {np.median(measured) * 1e9:+.1f} ns an entry")
-    print(f"a pure read of an entry's bytes takes {entry_seconds(llm) * 1e9:.1f} ns")
-    print(f"the same lengths, freshly started, explain {np.median(expected) * 1e9:+.1f} ns")
-    print("verdict:", left_over(measured, expected, float(np.median(times)), args.steps))
-    print(describe(["torch", "numpy"]))
+    lines = (
+        f"- Slope measured: {np.median(measured) * 1e9:+.1f} ns an entry, at a median step of {np.median(times) * 1e3:.2f} ms.",
+        f"- Fresh requests of the same lengths explain {np.median(expected) * 1e9:+.1f} ns.",
+        f"- A pure read of an entry's bytes takes {entry_seconds(llm) * 1e9:.1f} ns.",
+        f"- Verdict: {left_over(measured, expected, float(np.median(times)), args.steps)}.",
+    )
+    print(*lines, sep="\n")
+    if not args.dry:
+        head = (
+            "## Step time over a long request",
+            "",
+            f"`python benchmarks/decode_slope.py`: {args.steps} decode steps of one request.",
+            "",
+        )
+        write_section(REPORT, "decode-slope", "\n".join([*head, *lines, "", f"{describe(['torch', 'numpy'])}."]))
 
 
 if __name__ == "__main__":

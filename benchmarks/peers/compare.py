@@ -20,14 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engines import BASE, ENGINES, ROOT, Unavailable
+from engines import BASE, ENGINES, Unavailable
 from fresh import FRESH
-from report import section, write_section
+from report import REPORT, section, write_section
 from rounds import Crew, Plan, play
 from worker import WorkerDied
 from workloads import SUITES, Suite, Text
-
-REPORT = ROOT / "docs" / "benchmarks.md"
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agreement import agreement
-from engines import BASE
+from engines import BASE, ROOT
 from machine import describe
 from rounds import Outcome
 from worker import Result
+
+REPORT = ROOT / "docs" / "benchmarks.md"
 
 Pairs = Sequence[tuple[Result, Result]]
 

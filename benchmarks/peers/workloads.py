@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 
 from engines import BASE, MODEL, PEERS, ROOT
@@ -21,15 +21,22 @@ class Text:
     """Token ids of any length out of the sentences of the licence, in an order drawn from a seed."""
 
     @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(resolve(MODEL).path)
+
+    @cached_property
     def _sentences(self) -> list[list[int]]:
-        tokenizer = Tokenizer.load(resolve(MODEL).path)
         sentences = re.split(r"(?<=[.;:,])\s+", (ROOT / "LICENSE").read_text())
-        return [tokenizer.encode(" " + " ".join(sentence.split()), add_special_tokens=False) for sentence in sentences if sentence.strip()]
+        texts = [" ".join(sentence.split()) for sentence in sentences]
+        return [self._encode(f" {text}") for text in texts if text]
+
+    def _encode(self, text: str) -> list[int]:
+        return list[int](self._tokenizer.encode(text, add_special_tokens=False))
 
     def draw(self, seed: str, length: int) -> list[int]:
-        """Different from the first sentences on for another seed, so no engine finds a prefix that it has seen."""
+        """Begins with the seed, so no engine finds a prefix that it has seen under another one."""
         rng = random.Random(seed)
-        ids: list[int] = []
+        ids = self._encode(f"{seed}:")
         while len(ids) < length:
             ids += rng.choice(self._sentences)
         return ids[:length]
@@ -50,6 +57,10 @@ def shared(text: Text, seed: str, prefix: int, count: int) -> Prompts:
     """`count` prompts with a common start of `prefix` tokens and 20 tokens of their own."""
     start = text.draw(seed, prefix)
     return [start + text.draw(f"{seed}/{index}", 20) for index in range(count)]
+
+
+def equal(text: Text, seed: str, *, count: int, length: int) -> Prompts:
+    return [text.draw(f"{seed}/{index}", length) for index in range(count)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +148,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             f"allocator-{count}": Suite(
                 title=f"Contiguous against paged, batch {count}",
                 about=f"{count} prompts of 256 tokens, 32 out each.",
-                prompts=lambda text, seed, count=count: [text.draw(f"{seed}/{index}", 256) for index in range(count)],
+                prompts=partial(equal, count=count, length=256),
                 max_tokens=32,
                 engines=("kvpact-contiguous",),
                 rounds=5,
