@@ -22,7 +22,7 @@ void read_lines(const void* data, int64_t num_bytes, const void* next, float* si
   const float *from = static_cast<const float*>(data), *ahead = static_cast<const float*>(next);
   Vec sums[2] = {zero(), zero()};
   for (int64_t i = 0; i + kLineFloats <= num_bytes / 4; i += kLineFloats) {
-    prefetch(ahead + i);
+    prefetch_l2(ahead + i);
     sums[0] = bit_xor(sums[0], load(from + i));
     sums[1] = bit_xor(sums[1], load(from + i + kLanes));
   }
