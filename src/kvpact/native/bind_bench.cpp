@@ -43,9 +43,11 @@ class Bench {
     nb::gil_scoped_release unlocked;
     for (const Matrix* matrix : matrices) {
       const char* from = static_cast<const char*>(matrix->memory.data());
-      const int64_t parts = 4 * threads_.num_threads(), part = static_cast<int64_t>(matrix->memory.num_bytes()) / parts;
-      threads_.parallel(parts, 1, [&](int64_t begin, int64_t end, int thread) {
-        kernels_.read_lines(from + begin * part, (end - begin) * part, sink(thread));
+      constexpr int64_t kPart = 4096;
+      const int64_t parts = static_cast<int64_t>(matrix->memory.num_bytes()) / kPart;
+      threads_.parallel(parts, std::max<int64_t>(1, parts / (4 * threads_.num_threads())), [&](int64_t begin, int64_t end, int thread) {
+        for (const char* at = from + begin * kPart; at < from + end * kPart; at += kPart)
+          kernels_.read_lines(at, kPart, at + kPart, sink(thread));
       });
     }
   }
@@ -148,11 +150,15 @@ class Bench {
     const int64_t begin = unit.partial ? unit.segment * kSegment : 0;
     const int64_t end = std::min(step_.seq_lens[unit.request], unit.partial ? begin + kSegment : INT64_MAX);
     const int64_t size = e.dtype == DType::f32 ? 4 : 2, bytes = e.head_stride * size;
-    for (int64_t block = begin / e.block_size; block * e.block_size < end; block++) {
-      const int64_t id = step_.block_table[unit.request * step_.table_stride + block];
-      const int64_t at = (id * e.block_stride + unit.kv_head * e.head_stride) * size;
-      kernels_.read_lines(static_cast<const char*>(e.keys) + at, bytes, to);
-      kernels_.read_lines(static_cast<const char*>(e.values) + at, bytes, to);
+    const int64_t* table = step_.block_table + unit.request * step_.table_stride;
+    if (end <= begin) return;
+    const int64_t last = (end - 1) / e.block_size;
+    for (int64_t block = begin / e.block_size; block <= last; block++) {
+      const auto at = [&](const void* memory, int64_t b) {
+        return static_cast<const char*>(memory) + (table[b] * e.block_stride + unit.kv_head * e.head_stride) * size;
+      };
+      kernels_.read_lines(at(e.keys, block), bytes, at(e.values, block), to);
+      kernels_.read_lines(at(e.values, block), bytes, at(e.keys, std::min(block + 1, last)), to);
     }
   }
 

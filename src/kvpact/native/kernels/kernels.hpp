@@ -77,7 +77,7 @@ struct Kernels {
   double (*exp_sum)(const float* logits, int64_t vocab, float largest, double* scratch);
   int64_t (*rank_of)(const float* logits, int64_t vocab, int64_t token);
   int64_t (*multiply_adds)(int64_t rounds, float* sink);
-  void (*read_lines)(const void* data, int64_t num_bytes, float* sink);
+  void (*read_lines)(const void* data, int64_t num_bytes, const void* next, float* sink);
 };
 
 constexpr int64_t num_panels(int64_t out_features) { return (out_features + kPanelWidth - 1) / kPanelWidth; }

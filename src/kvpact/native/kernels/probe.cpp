@@ -17,12 +17,12 @@ int64_t multiply_adds(int64_t rounds, float* sink) {
   return rounds * kAccumulators * kLanes * 2;
 }
 
-void read_lines(const void* data, int64_t num_bytes, float* sink) {
-  constexpr int64_t kLineFloats = 16, kAhead = 1024;
-  const float* from = static_cast<const float*>(data);
+void read_lines(const void* data, int64_t num_bytes, const void* next, float* sink) {
+  constexpr int64_t kLineFloats = 16;
+  const float *from = static_cast<const float*>(data), *ahead = static_cast<const float*>(next);
   Vec sums[2] = {zero(), zero()};
   for (int64_t i = 0; i + kLineFloats <= num_bytes / 4; i += kLineFloats) {
-    prefetch(from + i + kAhead);
+    prefetch_l2(ahead + i);
     sums[0] = bit_xor(sums[0], load(from + i));
     sums[1] = bit_xor(sums[1], load(from + i + kLanes));
   }
