@@ -35,7 +35,7 @@ class Engine:
     """Continuous batching over one cache.
 
     `add` queues a request or refuses it; `step` moves every scheduled request on and returns what changed; `abort` ends one.
-    inject: the engine's fault-injection points, for tests, the doctor and the cases.
+    inject: the engine's fault-injection points, for tests, the doctor and the cases. ops_name: the operators that compute.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
+        self.ops_name = ops.name
         self.inject = InjectionPoints()
         dtype = decoder.dtype if config.kv_cache_dtype == "auto" else DTYPES[config.kv_cache_dtype]
         self.max_model_len = decoder.max_model_len
