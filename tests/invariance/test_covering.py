@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,3 +38,15 @@ def test_a_row_that_is_left_out_is_missed(index: int) -> None:
     rows = pairwise(AXES)
     del rows[index]
     assert missing(rows, dict(AXES))
+
+
+def test_the_array_does_not_depend_on_the_process_that_makes_it() -> None:
+    """Two workers of one test run must collect the same rows: sets are ordered by a hash that each process salts anew."""
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from covering import pairwise; from matrix import AXES; print(pairwise(AXES))"
+    arrays = set()
+    for seed in ("1", "2", "3"):
+        made = subprocess.run(
+            [sys.executable, "-c", code, *sys.path], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        )
+        arrays.add(made.stdout)
+    assert len(arrays) == 1

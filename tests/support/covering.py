@@ -18,7 +18,7 @@ def pairwise(axes: Mapping[str, Sequence[str]]) -> list[Row]:
     rows = []
     while missing:
         row: Row = dict(next(iter(missing)))
-        for axis in sorted(set(axes) - set(row), key=lambda name: -len(axes[name])):
+        for axis in sorted((name for name in axes if name not in row), key=lambda name: -len(axes[name])):
             row[axis] = max(axes[axis], key=lambda value: (_covered(row, axis, value, missing), -used[axis, value]))
         for pair in pairs_of(row, axes):
             missing.pop(pair, None)
