@@ -16,7 +16,7 @@ RANKS = (
     {"kv", "attention"},
     {"model"},
     {"engine"},
-    {"tools"},
+    {"tools", "doctor"},
     {"cli"},
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}

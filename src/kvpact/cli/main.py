@@ -9,6 +9,7 @@ import typer
 
 from kvpact import __version__
 from kvpact.cli.chat import chat
+from kvpact.cli.doctor import doctor
 from kvpact.cli.env import env
 from kvpact.cli.fail import report
 from kvpact.cli.options import with_options
@@ -55,6 +56,7 @@ def build_app() -> typer.Typer:
     app.callback()(_root)
     for command in (run, chat, switches, regress, env):
         app.command()(with_options(command))
+    app.command()(doctor)
     return app
 
 

@@ -1,0 +1,220 @@
+"""A transformers causal language model with one of its caches, or the user's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
+
+_OF_MODEL = frozenset({Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING})
+_OF_DYNAMIC = frozenset(
+    {Capability.TRUNCATE, Capability.FORK, Capability.REORDER, Capability.ABORT, Capability.SAVE, Capability.ENTRIES, Capability.STORAGE}
+)
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """Contexts that share one cache object: its rows, in this order. mask: [rows, columns], 0 where a row is padded."""
+
+    names: list[str]
+    cache: Any
+    mask: Tensor
+    lengths: dict[str, int] = field(default_factory=dict)
+
+
+class HuggingFace(Target):
+    """model: an AutoModelForCausalLM in eval mode. make_cache: (model, capacity) -> a new cache; DynamicCache by default.
+
+    Batches are padded on the left, with the mask and the positions that transformers' own `generate` gives.
+    """
+
+    level = 2
+
+    def __init__(self, model: Any, *, name: str = "huggingface", make_cache: Callable[[Any, int], Any] | None = None) -> None:
+        config = model.config.get_text_config()
+        self.model = model
+        self.name = name
+        self.vocab_size = int(config.vocab_size)
+        self.max_len = int(getattr(config, "max_position_embeddings", 2048))
+        self.window = getattr(config, "sliding_window", None)
+        self.num_layers = int(config.num_hidden_layers)
+        # Version 5.40 of transformers drops the old name of the argument.
+        self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
+        self._make_cache = make_cache or _dynamic
+        self.capabilities = _OF_MODEL | (_OF_DYNAMIC if make_cache is None else frozenset())
+
+    def open(self, setting: Setting) -> Session:
+        return HuggingFaceSession(self, setting)
+
+    def describe(self) -> Mapping[str, str]:
+        import transformers
+
+        return {
+            "engine": f"transformers {transformers.__version__}",
+            "model": type(self.model).__name__,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "attention": str(self.model.config._attn_implementation),
+            "torch": torch.__version__,
+        }
+
+    # The points below are where faults are put in: a subclass changes one of them.
+    def make_cache(self, capacity: int) -> Any:
+        return self._make_cache(self.model, capacity)
+
+    def mask(self, batch: Batch, num_new: int) -> Tensor | None:
+        """[rows, columns of the cache and the new tokens], 1 where a key may be seen."""
+        return batch.mask
+
+    def positions(self, batch: Batch, num_new: int) -> Tensor:
+        """[rows, num_new]: the mask's own count, so padding has none."""
+        return (batch.mask.cumsum(-1) - 1).clamp(min=0)[:, -num_new:]
+
+    def call(self, input_ids: Tensor, batch: Batch) -> Tensor:
+        """[rows, new] -> logits [rows, new, vocab]; the cache takes the new entries."""
+        new = input_ids.shape[1]
+        given = {self._cache_argument: batch.cache}
+        return self.model(
+            input_ids=input_ids, attention_mask=self.mask(batch, new), position_ids=self.positions(batch, new), use_cache=True, **given
+        ).logits
+
+
+class HuggingFaceSession(Session):
+    """Contexts that were fed together first stay one batch: transformers moves all rows of a cache at once."""
+
+    def __init__(self, target: HuggingFace, setting: Setting) -> None:
+        self._target = target
+        self._pad_id = setting.pad_id if setting.pad_id is not None else 0
+        self._capacity = setting.capacity or target.max_len
+        self._batches: dict[str, Batch] = {}
+
+    @torch.inference_mode()
+    def feed(self, tokens: Mapping[str, Sequence[int]]) -> Mapping[str, list[Row]]:
+        names = list(tokens)
+        batch = self._batches.get(names[0])
+        if batch is None:
+            batch = self._begin(names, [len(tokens[name]) for name in names])
+        elif set(names) != set(batch.names) or len({len(tokens[name]) for name in names}) != 1:
+            raise TargetFailed("rows of one transformers cache move together", hint="feed the same contexts, equally many tokens each")
+        else:
+            new = len(tokens[names[0]])
+            batch.mask = torch.cat([batch.mask, batch.mask.new_ones(len(names), new)], dim=1)
+        width = max(len(tokens[name]) for name in names)
+        ids = torch.full((len(batch.names), width), self._pad_id)
+        for row, name in enumerate(batch.names):
+            ids[row, width - len(tokens[name]) :] = torch.tensor(list(tokens[name]))
+            batch.lengths[name] = batch.lengths.get(name, 0) + len(tokens[name])
+        logits = self._target.call(ids, batch)
+        return {name: _rows(logits[row, width - len(tokens[name]) :]) for row, name in enumerate(batch.names)}
+
+    def _begin(self, names: list[str], lengths: list[int]) -> Batch:
+        if any(name in self._batches for name in names):
+            raise TargetFailed("a new context can't join the batch of an old one", hint="feed new contexts together")
+        width = max(lengths)
+        mask = torch.zeros(len(names), width, dtype=torch.long)
+        for row, length in enumerate(lengths):
+            mask[row, width - length :] = 1
+        batch = Batch(names=names, cache=self._target.make_cache(self._capacity), mask=mask)
+        self._batches.update(dict.fromkeys(names, batch))
+        return batch
+
+    def _alone(self, name: str) -> Batch:
+        batch = self._batches[name]
+        if len(batch.names) != 1:
+            raise TargetFailed(
+                f"{name} shares a cache with {len(batch.names) - 1} others", hint="truncate and fork contexts that are alone"
+            )
+        return batch
+
+    def truncate(self, name: str, length: int) -> None:
+        batch = self._alone(name)
+        batch.cache.crop(length)
+        batch.mask = batch.mask[:, :length]
+        batch.lengths[name] = length
+
+    def fork(self, name: str, new: str) -> None:
+        batch = self._alone(name)
+        self._batches[new] = Batch(
+            names=[new], cache=copy.deepcopy(batch.cache), mask=batch.mask.clone(), lengths={new: batch.lengths[name]}
+        )
+
+    def reorder(self, names: Sequence[str], sources: Sequence[str]) -> None:
+        batch = self._batches[names[0]]
+        order = [dict(zip(names, sources, strict=True))[name] for name in batch.names]
+        rows = torch.tensor([batch.names.index(source) for source in order])
+        batch.cache.reorder_cache(rows)
+        batch.mask = batch.mask[rows]
+        batch.lengths = {name: batch.lengths[source] for name, source in zip(batch.names, order, strict=True)}
+
+    def abort(self, name: str) -> None:
+        self._alone(name)
+        del self._batches[name]
+
+    def save(self, name: str) -> Any:
+        return copy.deepcopy(self._alone(name))
+
+    def load(self, name: str, saved: Any) -> None:
+        batch = copy.deepcopy(saved)
+        (length,) = batch.lengths.values()
+        batch.names, batch.lengths = [name], {name: length}
+        self._batches[name] = batch
+
+    def entries(self, name: str, layer: int) -> tuple[Any, Any]:
+        batch = self._batches[name]
+        row, part = batch.names.index(name), batch.cache.layers[layer]
+        length = batch.lengths[name]
+        return tuple(each[row, :, -length:].transpose(0, 1).float().numpy() for each in (part.keys, part.values))  # type: ignore[return-value]
+
+    def storage(self) -> Sequence[Memory]:
+        found = []
+        for name, batch in self._batches.items():
+            row = batch.names.index(name)
+            for layer, part in enumerate(batch.cache.layers):
+                for kind in ("keys", "values"):
+                    entries = getattr(part, kind)[row]
+                    found.append(
+                        Memory(
+                            owner=name,
+                            layer=layer,
+                            kind=kind,
+                            pointer=entries.data_ptr(),
+                            shape=tuple(entries.shape),
+                            strides=tuple(entries.stride()),
+                            itemsize=entries.element_size(),
+                        )
+                    )
+        return found
+
+
+def _dynamic(model: Any, capacity: int) -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache(config=model.config)
+
+
+def _rows(logits: Tensor) -> list[Row]:
+    """bf16 has no counterpart in NumPy: widening is exact, so equal bits stay equal and different ones different."""
+    return list(logits.detach().float().cpu().numpy().copy())
+
+
+def load(path: str, *, attention: str | None = None, dtype: str | None = None) -> HuggingFace:
+    """A checkpoint folder, or a hub id where the hub can be reached. Raises TargetUnusable."""
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise TargetUnusable("transformers is not installed", hint="pip install transformers") from error
+    options: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", **options)
+    except (OSError, ValueError) as error:
+        raise TargetUnusable(
+            f"transformers can't load {path}: {error}", hint="give a checkpoint folder with config.json and weights"
+        ) from error
+    return HuggingFace(model.eval(), name=f"hf:{path}")

@@ -1,0 +1,42 @@
+"""What can go wrong with an examination itself; a fault of the examined engine is a finding, never one of these."""
+
+from __future__ import annotations
+
+from kvpact.errors import KvpactError
+
+
+class TargetUnusable(KvpactError):
+    """The target can't be reached, loaded or understood: nothing was examined."""
+
+    code = "target-unusable"
+
+
+class TargetFailed(KvpactError):
+    """The target broke off while a rule was using it. The rule's outcome is *error*, the others go on."""
+
+    code = "target-failed"
+
+
+class NotOffered(KvpactError):
+    """A rule asked for what the target does not declare. A defect of the rule."""
+
+    code = "not-offered"
+
+    def __init__(self, capability: object) -> None:
+        super().__init__(f"the target does not offer {capability}", hint="name it among the rule's needs")
+
+
+class UnknownRule(KvpactError):
+    """A code that no rule has."""
+
+    code = "unknown-rule"
+
+
+class ProgramUnreadable(KvpactError):
+    """A file that is to be replayed does not hold a program."""
+
+    code = "program-unreadable"
+
+
+class OutOfTime(Exception):
+    """The examination's budget is spent. The runner catches it and says so; no user sees it."""

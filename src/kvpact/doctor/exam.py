@@ -1,0 +1,147 @@
+"""One target under examination: draws probes, runs them, compares with a recomputation, and shrinks what fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from kvpact.doctor.errors import OutOfTime
+from kvpact.doctor.execution import Execution, Seen, execute
+from kvpact.doctor.finding import Finding, Where
+from kvpact.doctor.noise import Noise, Size, distance, same_bits
+from kvpact.doctor.program import Program, feed
+from kvpact.doctor.shrink import shrink
+from kvpact.doctor.target import Capability, Row, Setting, Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """The largest difference of an execution from recomputation. size: against the noise floor. by_position: nats."""
+
+    seen: Seen | None
+    effect: float
+    size: Size
+    compared: int
+    by_position: dict[int, float]
+
+
+class Exam:
+    """Rules get this. seed: of every draw. noise: what KV001 measured, infinite before. deadline: of time.monotonic()."""
+
+    def __init__(self, target: Target, *, seed: int = 0, deadline: float | None = None) -> None:
+        self.target = target
+        self.seed = seed
+        self.noise = Noise(repeats=False, floor=float("inf"), measured="nothing")
+        self._deadline = deadline
+        self._recomputed: dict[tuple[int, ...], list[Row]] = {}
+
+    def random(self, purpose: str) -> Random:
+        """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""
+        return Random(f"{self.seed}/{purpose}")
+
+    def tokens(self, purpose: str, length: int) -> tuple[int, ...]:
+        """Random token ids; the lowest ids are often special ones, and left out where the vocabulary allows."""
+        draw = self.random(purpose)
+        first = min(8, self.target.vocab_size // 4)
+        return tuple(draw.randrange(first, self.target.vocab_size) for _ in range(length))
+
+    def other_token(self, token: int, purpose: str = "") -> int:
+        """A different id."""
+        draw = self.random(f"other {token} {purpose}")
+        first = min(8, self.target.vocab_size // 4)
+        return next(t for t in iter(lambda: draw.randrange(first, self.target.vocab_size), None) if t != token)
+
+    def length(self, wanted: int) -> int:
+        """As near to `wanted` as the target's longest context allows, with room for a few more."""
+        return max(1, min(wanted, self.target.max_len - 8))
+
+    def edges(self) -> list[int]:
+        """Prompt lengths around which faults are likely: one, a residue of 32, the block size and the window with their neighbours."""
+        wanted = {1, 2, 31, 33}
+        for edge in (self.target.block_size, self.target.window):
+            if edge:
+                wanted |= {edge - 1, edge, edge + 1, edge + 2}
+        longest = min(self.target.max_len - 16, 600)
+        return sorted(length for length in wanted if 1 <= length <= longest)
+
+    def run(self, program: Program) -> Execution:
+        """Raises OutOfTime when the budget is spent."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise OutOfTime
+        return execute(program, self.target)
+
+    def recomputed(self, tokens: Sequence[int]) -> list[Row]:
+        """Rows of `tokens` fed at once to a fresh context that takes over nothing: what every other way must give. One row for each
+        token with ALL_ROWS, else the last one's."""
+        key = tuple(tokens)
+        if key not in self._recomputed:
+            reuse = not self.target.can(Capability.REUSE)
+            program = Program(steps=feed("alone", key), setting=Setting(reuse=reuse))
+            self._recomputed[key] = [seen.row for seen in self.run(program).rows]
+        return self._recomputed[key]
+
+    def gap(self, program: Program, only: str | None = None) -> Gap:
+        """Run it, and compare each row (of context `only`) with recomputation. Without ALL_ROWS each compared context is computed anew."""
+        return self.gap_of(self.run(program), only)
+
+    def gap_of(self, execution: Execution, only: str | None = None) -> Gap:
+        worst: Seen | None = None
+        effect, compared, by_position = 0.0, 0, dict[int, float]()
+        for seen, row in self._with_reference([seen for seen in execution.rows if only in (None, seen.name)]):
+            apart = distance(seen.row, row)
+            if np.isnan(apart):
+                continue
+            compared += 1
+            by_position[seen.position] = max(apart, by_position.get(seen.position, 0.0))
+            if worst is None or apart > effect:
+                worst, effect = seen, apart
+        return Gap(seen=worst, effect=effect, size=self.noise.size(effect), compared=compared, by_position=by_position)
+
+    def _with_reference(self, rows: Sequence[Seen]) -> list[tuple[Seen, Row]]:
+        if not self.target.can(Capability.ALL_ROWS):
+            return [(seen, self.recomputed(seen.context)[-1]) for seen in rows]
+        pairs = []
+        longest: list[tuple[int, ...]] = []
+        for seen in sorted(rows, key=lambda seen: -len(seen.context)):
+            whole = next((context for context in longest if context[: len(seen.context)] == seen.context), None)
+            if whole is None:
+                longest.append(whole := seen.context)
+            pairs.append((seen, self.recomputed(whole)[seen.position]))
+        return pairs
+
+    def differs(self, one: Row, other: Row) -> bool:
+        """Of two runs with equal shapes: in bits where the target repeats itself in bits, else beyond the floor."""
+        if self.noise.repeats and self.target.can(Capability.FULL_ROWS):
+            return not same_bits(one, other)
+        return self.noise.size(distance(one, other)) is Size.FAULT
+
+    @property
+    def exact(self) -> bool:
+        """Whether comparisons of equal shapes demand bits here."""
+        return self.noise.repeats and self.target.can(Capability.FULL_ROWS)
+
+    def smallest(self, program: Program, fails: Callable[[Program], bool]) -> Program:
+        """A smaller program that still fails, as far as the budget allows."""
+        return shrink(program, fails)
+
+    def finding(self, code: str, what: str, gap: Gap, program: Program, *, cause: str, cure: str) -> Finding:
+        """Of a program whose rows are far from recomputation."""
+        position = None if gap.seen is None else gap.seen.position
+        return Finding(
+            code=code,
+            what=what,
+            expected="the log-probabilities of the same tokens computed at once in a fresh context",
+            got=f"up to {gap.effect:.3g} nats away, over {gap.compared} rows",
+            where=Where(request=None if gap.seen is None else gap.seen.name, position=position),
+            exact=False,
+            effect=gap.effect,
+            floor=self.noise.floor,
+            cause=cause,
+            cure=cure,
+            program=program,
+            evidence={"differences": {str(place): gap.by_position[place] for place in sorted(gap.by_position)}},
+        )

@@ -1,0 +1,68 @@
+"""How far two rows are apart, and how far they may be before it is a fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpact.doctor.target import Row
+
+#: Nats. Less than this is never called a fault where shapes differ: no fault of context that matters to an answer is smaller.
+LEAST = 1e-3
+#: Up to NEAR times the measured floor is rounding; beyond FAR times it is none; between, nobody can tell.
+NEAR, FAR = 4.0, 16.0
+#: Log-probabilities this low are where sums of many roundings lie, and no sampler gets there.
+_LOWEST = -18.0
+
+
+def log_probabilities(row: Row) -> NDArray[np.float64]:
+    """Scores as log-probabilities in fp64; what is not shown stays NaN, and then the scores must be log-probabilities already."""
+    scores = np.asarray(row, dtype=np.float64)
+    if np.isnan(scores).any():
+        return scores
+    top = scores.max()
+    return scores - (top + np.log(np.exp(scores - top).sum()))
+
+
+def distance(one: Row, other: Row) -> float:
+    """The largest difference of log-probability over the tokens that both rows show and at least one gives a chance. inf where a
+    row holds numbers that are not finite and the other does not."""
+    a, b = log_probabilities(one), log_probabilities(other)
+    if not (np.isnan(one).any() or np.isnan(other).any()) and np.isfinite(a).all() != np.isfinite(b).all():
+        return float("inf")
+    common = ~(np.isnan(a) | np.isnan(b)) & (np.fmax(a, b) > _LOWEST)
+    if not common.any():
+        return float("nan")
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(np.maximum(a[common], _LOWEST) - np.maximum(b[common], _LOWEST))
+    return float(np.nan_to_num(apart, nan=np.inf).max())
+
+
+def same_bits(one: Row, other: Row) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+class Size(str, Enum):
+    """Of a difference, against the floor."""
+
+    ROUNDING = "rounding"
+    UNCLEAR = "unclear"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """What KV001 measured. repeats: the same call twice gave the same bits. floor: nats between rows that may differ by rounding
+    alone, the largest seen. measured: how."""
+
+    repeats: bool
+    floor: float
+    measured: str
+
+    def size(self, effect: float) -> Size:
+        if effect <= max(NEAR * self.floor, LEAST / NEAR):
+            return Size.ROUNDING
+        return Size.FAULT if effect > max(FAR * self.floor, LEAST) else Size.UNCLEAR

@@ -1,0 +1,56 @@
+"""A rule: one bad pattern, the ways to see it, and the page that explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvpact.doctor.codes import CODES
+from kvpact.doctor.target import Capability
+
+if TYPE_CHECKING:
+    from kvpact.doctor.exam import Exam
+    from kvpact.doctor.finding import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What docs/rules/<code>.md says, in plain words. symptoms: what one sees, searched by `kvpact doctor symptoms`.
+
+    causes: pairs of a usual cause and its cure, the likeliest first. seen_in: public reports, as owner/repository#number.
+    """
+
+    symptoms: tuple[str, ...]
+    checks: str
+    matters: str
+    lookalikes: str
+    causes: tuple[tuple[str, str], ...]
+    seen_in: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way to see the pattern. needs: without these capabilities the way is skipped. exact: no rounding can excuse what it finds."""
+
+    name: str
+    needs: frozenset[Capability]
+    check: Callable[[Exam], Verdict]
+    exact: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """ways: every one that the target can take is taken; one that finds something is enough."""
+
+    code: str
+    page: Page
+    ways: tuple[Way, ...]
+
+    def __post_init__(self) -> None:
+        if self.code not in CODES:
+            raise ValueError(f"{self.code} is not in the table of codes")
+
+    @property
+    def name(self) -> str:
+        return CODES[self.code]

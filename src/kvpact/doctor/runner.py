@@ -1,0 +1,115 @@
+"""Runs rules on a target: one after the other, each by every way that the target can take, within a budget of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from kvpact.doctor.errors import OutOfTime
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Finding, Outcome, Report, Result, Verdict, inconclusive
+from kvpact.doctor.rule import Rule, Way
+from kvpact.doctor.target import Target
+from kvpact.errors import KvpactError
+
+#: Told before and after each rule: (rule, None) and (rule, result).
+Watcher = Callable[[Rule, "Result | None"], None]
+
+
+def examine(
+    target: Target,
+    rules: Sequence[Rule],
+    *,
+    seed: int = 0,
+    budget: float | None = None,
+    expected: Mapping[str, str] | None = None,
+    watch: Watcher | None = None,
+) -> Report:
+    """budget: seconds for all rules together. expected: reasons by code of rules that are known to fail here."""
+    start = time.monotonic()
+    exam = Exam(target, seed=seed, deadline=None if budget is None else start + budget)
+    results: list[Result] = []
+    broken_off = None
+    for rule in rules:
+        if watch is not None:
+            watch(rule, None)
+        try:
+            result = _expected(check(rule, exam), expected or {})
+        except OutOfTime:
+            broken_off = f"the budget of {budget:g} s was spent at {rule.code}"
+            result = Result(code=rule.code, outcome=Outcome.SKIPPED, reason=broken_off)
+        results.append(result)
+        if watch is not None:
+            watch(rule, result)
+    return Report(
+        target=target.name,
+        described=dict(target.describe()),
+        results=tuple(_explained(results)),
+        seconds=time.monotonic() - start,
+        seed=seed,
+        broken_off=broken_off,
+    )
+
+
+def check(rule: Rule, exam: Exam) -> Result:
+    """One rule. A target that breaks off makes it an error, with the reason; raises OutOfTime."""
+    start = time.monotonic()
+    verdicts, missing = [], []
+    for way in rule.ways:
+        lacking = sorted(need.value for need in way.needs - exam.target.capabilities)
+        if lacking:
+            missing.append(f"{way.name} needs {', '.join(lacking)}")
+        else:
+            verdicts.append(_taken(way, exam))
+    seconds = time.monotonic() - start
+    if not verdicts:
+        return Result(code=rule.code, outcome=Outcome.SKIPPED, reason="; ".join(missing), seconds=seconds)
+    outcome, reason = _together(verdicts)
+    findings = tuple(finding for verdict in verdicts for finding in verdict.findings)
+    return Result(code=rule.code, outcome=outcome, reason=reason, findings=findings, seconds=seconds)
+
+
+def _taken(way: Way, exam: Exam) -> Verdict:
+    try:
+        return way.check(exam)
+    except OutOfTime:
+        raise
+    except KvpactError as error:
+        return Verdict(outcome=Outcome.ERROR, reason=f"{way.name}: {error.message} ({error.hint})")
+    except Exception as error:  # whatever a foreign engine raises is that rule's error, and the others go on
+        return Verdict(outcome=Outcome.ERROR, reason=f"{way.name}: {type(error).__name__}: {error}")
+
+
+#: The first that some way came to is the rule's.
+_ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.PASSED, Outcome.INCONCLUSIVE, Outcome.SKIPPED)
+
+
+def _together(verdicts: Sequence[Verdict]) -> tuple[Outcome, str]:
+    for outcome in _ORDER:
+        reasons = [verdict.reason for verdict in verdicts if verdict.outcome is outcome]
+        if reasons:
+            return outcome, "; ".join(reasons)
+    return Outcome.INCONCLUSIVE, inconclusive("no way came to anything").reason
+
+
+def _expected(result: Result, expected: Mapping[str, str]) -> Result:
+    if result.code not in expected:
+        return result
+    if result.outcome is Outcome.FAILED:
+        return replace(result, outcome=Outcome.XFAILED, reason=f"expected: {expected[result.code]}")
+    if result.outcome is Outcome.PASSED:
+        return replace(result, outcome=Outcome.XPASSED, reason=f"was expected to fail: {expected[result.code]}")
+    return result
+
+
+def _explained(results: Sequence[Result]) -> list[Result]:
+    """Findings of the general family KV1xx are explained by the most specific finding there is."""
+    specific = [r.code for r in results if r.outcome is Outcome.FAILED and not r.code.startswith(("KV0", "KV1"))]
+    if not specific:
+        return list(results)
+
+    def with_cause(finding: Finding) -> Finding:
+        return replace(finding, explained_by=specific[0]) if finding.code.startswith("KV1") else finding
+
+    return [replace(result, findings=tuple(with_cause(finding) for finding in result.findings)) for result in results]
