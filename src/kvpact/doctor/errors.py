@@ -38,5 +38,11 @@ class ProgramUnreadable(KvpactError):
     code = "program-unreadable"
 
 
+class ReportUnreadable(KvpactError):
+    """A file that is to be read back does not hold a report."""
+
+    code = "report-unreadable"
+
+
 class OutOfTime(Exception):
     """The examination's budget is spent. The runner catches it and says so; no user sees it."""
