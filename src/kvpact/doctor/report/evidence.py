@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,17 @@ def bars(evidence: Mapping[str, Any]) -> list[Bar]:
     return sorted(_bars(evidence.get("differences") or {}), key=lambda bar: bar.position)
 
 
+def ranges(positions: Iterable[int]) -> str:
+    """ "3 to 7, 9"."""
+    runs: list[list[int]] = []
+    for position in sorted(positions):
+        if runs and position == runs[-1][1] + 1:
+            runs[-1][1] = position
+        else:
+            runs.append([position, position])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
+
+
 def _bars(differences: Mapping[Any, Any]) -> Iterator[Bar]:
     for position, nats in differences.items():
         value = float(nats)
@@ -73,5 +84,5 @@ def _bars(differences: Mapping[Any, Any]) -> Iterator[Bar]:
             yield Bar(position=int(position), nats=value)
 
 
-def _positions(values: Any) -> frozenset[int]:
+def _positions(values: Iterable[Any]) -> frozenset[int]:
     return frozenset(int(value) for value in values)

@@ -6,9 +6,11 @@ import textwrap
 from collections.abc import Iterator
 
 from kvpact.doctor.codes import title
-from kvpact.doctor.finding import Finding
-from kvpact.doctor.report.evidence import Visible, visible_sets
+from kvpact.doctor.finding import Finding, Outcome
+from kvpact.doctor.report.evidence import ranges, visible_sets
 
+#: How reports order outcomes: the most pressing first.
+ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.XPASSED, Outcome.XFAILED, Outcome.INCONCLUSIVE, Outcome.PASSED, Outcome.SKIPPED)
 #: What stands left of the text, and how far a continued line is set in.
 LABEL = 12
 #: Positions that one line shows of a visible set.
@@ -32,7 +34,7 @@ def facts(finding: Finding) -> Iterator[tuple[str, str]]:
 
 def finding_text(finding: Finding, width: int = 100) -> str:
     """The whole finding as plain text."""
-    return "\n".join(("".join(parts) for parts in finding_lines(finding, width)))
+    return "\n".join("".join(parts) for parts in finding_lines(finding, width))
 
 
 def finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
@@ -43,7 +45,7 @@ def finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
         first, *rest = wrapped(text, width, LABEL)
         yield f"  {label:{LABEL - 2}}", first[LABEL:]
         yield from (("", line) for line in rest)
-    for label, text in sight_lines(finding):
+    for label, text in sight_lines(finding, width):
         yield f"  {label:{LABEL - 2}}", text
     if finding.program is not None:
         yield f"  {'repeat':{LABEL - 2}}", f"{finding.program.length} steps"
@@ -51,16 +53,17 @@ def finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
     yield f"  {'more':{LABEL - 2}}", f"kvpact doctor rule {finding.code}"
 
 
-def sight_lines(finding: Finding) -> Iterator[tuple[str, str]]:
-    """What was to be seen and what was, a mark for each position: `#` seen, `.` not, `+` seen wrongly, `-` missing."""
+def sight_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
+    """What was to be seen and what was, a mark for each position: `#` seen, `.` hidden, `+` seen wrongly, `-` hidden wrongly."""
     for visible in visible_sets(finding.evidence):
         start, stop = visible.around(_SHOWN)
         yield visible.label or "sees", "".join(visible.mark(position) for position in range(start, stop))
-        yield "", f"positions {start} to {stop - 1}: # seen, . hidden{_legend(visible)}"
-
-
-def _legend(visible: Visible) -> str:
-    return (", + seen and should be hidden" if visible.extra else "") + (", - hidden and should be seen" if visible.lacking else "")
+        said = f"positions {start} to {stop - 1}: # seen, . hidden"
+        if visible.extra:
+            said += f"; + {ranges(visible.extra)} seen, should be hidden"
+        if visible.lacking:
+            said += f"; - {ranges(visible.lacking)} hidden, should be seen"
+        yield from (("", line[LABEL:]) for line in wrapped(said, width, LABEL))
 
 
 def wrapped(text: str, width: int, indent: int) -> list[str]:

@@ -12,8 +12,6 @@ from kvpact.doctor.codes import title
 from kvpact.doctor.finding import Finding, Outcome, Report, Result
 from kvpact.doctor.report import lines
 
-#: In this order the outcomes follow upon the findings, the most pressing first.
-_ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.XPASSED, Outcome.XFAILED, Outcome.INCONCLUSIVE, Outcome.PASSED, Outcome.SKIPPED)
 _STYLES = {
     Outcome.PASSED: "green",
     Outcome.FAILED: "bold red",
@@ -34,7 +32,7 @@ def show(report: Report, console: Console) -> None:
         console.print()
         for line in finding_lines(finding, width):
             console.print(line, soft_wrap=True)
-    for outcome in _ORDER:
+    for outcome in lines.ORDER:
         results = [result for result in report.results if result.outcome is outcome]
         if results:
             console.print()
@@ -77,7 +75,7 @@ def _skipped(results: Sequence[Result], width: int) -> Iterator[Text]:
 
 def _summary(report: Report, width: int) -> Iterator[Text]:
     """What was examined, and the score."""
-    counts = [(outcome, sum(result.outcome is outcome for result in report.results)) for outcome in _ORDER]
+    counts = [(outcome, sum(result.outcome is outcome for result in report.results)) for outcome in lines.ORDER]
     score = ", ".join(f"{count} {outcome.value}" for outcome, count in counts if count)
     yield Text(report.target, style="bold")
     for key, value in report.described.items():
