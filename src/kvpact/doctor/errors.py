@@ -38,6 +38,12 @@ class ProgramUnreadable(KvpactError):
     code = "program-unreadable"
 
 
+class ProgramDoesNotFit(KvpactError):
+    """A program needs what the target it is to be replayed on does not offer."""
+
+    code = "program-does-not-fit"
+
+
 class ReportUnreadable(KvpactError):
     """A file that is to be read back does not hold a report."""
 
