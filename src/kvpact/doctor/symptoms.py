@@ -12,18 +12,19 @@ from kvpact.doctor.rule import Rule
 
 #: Words that people use for one thing; the first is how `docs/symptoms.md` heads it.
 THEMES: Mapping[str, str] = {
-    "Repetition": "repetition repeat repeated repeating loop looping stutter degenerate same again",
+    "Repetition": "repetition repeat repeated repeating loop looping stutter degenerate",
     "Garbage": "garbage gibberish nonsense incoherent scramble scrambled random rubbish broken wrong corrupt corrupted junk unreadable",
-    "Drift": "drift drifting degrade degrades degraded worse quality slowly gradually decay late later long",
-    "Two answers": "differ differs different difference two answer answers inconsistent nondeterministic flaky unstable varies vary",
-    "Somebody else's text": "leak leaks other foreign another user users neighbour neighbor tenant secret privacy private cross mixed",
-    "Forgetting": "forget forgets forgotten lost lose loses missing ignores ignored earlier beginning history context window",
-    "Slow": "slow slower slowly latency speed time throughput performance timeout stall hang hangs stuck wait recompile recompiles",
+    "Drift": "drift drifting degrade degrades degraded worse quality slowly gradually decay",
+    "Two answers": "differ differs different difference inconsistent nondeterministic flaky unstable varies vary",
+    "Somebody else's text": "leak leaks foreign another user users neighbour neighbor tenant secret privacy private cross mixed",
+    "Forgetting": "forget forgets forgotten lost lose loses missing ignores ignored earlier beginning history",
+    "Slow": "slow slower slowly latency speed throughput performance timeout stall hang hangs stuck wait recompile recompiles",
     "Memory": "memory oom ram gpu vram space pool exhausted full grows growth blocks allocation",
     "Crash": "crash crashes crashed exception error assert fails failure nan inf infinite",
     "Figures": "metric metrics usage count counter figures reported statistics hit rate cached_tokens dashboard",
 }
-_SYNONYMS = {"outofmemory": "memory", "parrot": "repetition", "hallucinate": "garbage", "hallucination": "garbage", "bleed": "leak"}
+_PHRASES = ((r"out[ -]of[ -]memory", "memory"), (r"two (different )?answers", "answers differ"), (r"(says|said) the same", "repeats"))
+_SYNONYMS = {"parrot": "repetition", "hallucinate": "garbage", "hallucination": "garbage", "bleed": "leak"}
 _IDLE = frozenset("a an the is it its of in on to and or not no with my our we i be are was were has have as at by for from after when then".split())
 _SUFFIXES = ("ations", "ation", "ingly", "ings", "ing", "ies", "edly", "ed", "es", "s", "ly", "er")
 
@@ -48,8 +49,10 @@ def stem(word: str) -> str:
 
 
 def words(text: str) -> Iterator[str]:
-    """Stems that say something, `out of memory` as one of them."""
-    text = re.sub(r"out[ -]of[ -]memory", "outofmemory", text.lower())
+    """Stems that say something. Phrases that mean more than their words are put as one word first."""
+    text = text.lower()
+    for phrase, meant in _PHRASES:
+        text = re.sub(phrase, meant, text)
     for word in re.findall(r"[a-z0-9_]+", text):
         if word not in _IDLE:
             yield stem(_SYNONYMS.get(word, word))
