@@ -74,9 +74,7 @@ class Check:
             pytest.skip(f"{result.outcome.value}: {result.reason}")
 
 
-def checks(
-    make: Callable[[], Any], *, select: Iterable[str] = (), ignore: Iterable[str] = (), seed: int = 0
-) -> tuple[Check, ...]:
+def checks(make: Callable[[], Any], *, select: Iterable[str] = (), ignore: Iterable[str] = (), seed: int = 0) -> tuple[Check, ...]:
     """One for each rule, all on one engine."""
     patient = Patient(make, seed=seed)
     return tuple(Check(rule=rule, patient=patient) for rule in chosen(select, ignore))

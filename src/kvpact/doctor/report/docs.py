@@ -71,7 +71,9 @@ def write_repeats(folder: Path, codes: Sequence[str] = ()) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"))
-    parser.add_argument("--repeats", nargs="*", metavar="CODE", help="run the first doubles (of these rules) again, and keep their programs")
+    parser.add_argument(
+        "--repeats", nargs="*", metavar="CODE", help="run the first doubles (of these rules) again, and keep their programs"
+    )
     given = parser.parse_args()
     if given.repeats is not None:
         for file in write_repeats(Path(repeats.__file__).parent, given.repeats):
