@@ -24,13 +24,13 @@ HELP = """Examine an engine: which clause of the context contract does it break,
 
 [bold]Targets[/bold]
 
-hf:FOLDER                        a transformers model, with the cache that --cache names
+hf:FOLDER             a transformers model, with one of its caches
 
-MODEL                            kvpact's own engine with a built-in model or a folder
+MODEL                 kvpact's own engine: a built-in name or a folder
 
-module:attribute                 a callable, or a kvpact.doctor.Target of your own
+module:attribute      a callable, or a kvpact.doctor.Target
 
-http://host:port/v1              a server with the OpenAI interface
+http://host:port/v1   a server with the OpenAI interface
 
 A rule that needs more access than the target gives is skipped, with the reason.
 
@@ -116,7 +116,7 @@ class ReportOptions:
 
     def write(self, report: Report) -> None:
         """Raises OSError."""
-        from kvpact.doctor.report.annotations import annotations
+        from kvpact.doctor.report.github import workflow_commands
         from kvpact.doctor.report.document import as_json
         from kvpact.doctor.report.html import as_html
         from kvpact.doctor.report.junit import as_junit
@@ -136,7 +136,7 @@ class ReportOptions:
         else:
             _show(report)
         if self.github:
-            for line in annotations(report):
+            for line in workflow_commands(report):
                 print(line)
 
 

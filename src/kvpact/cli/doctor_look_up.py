@@ -70,7 +70,7 @@ def symptoms(
         for match in found:
             print(f"{title(match.rule.code)} (level {match.rule.level})\n    {match.symptom}")
         best = found[0].rule.code
-        print(f"\nkvpact doctor rule {best:19} what it checks, causes and cures")
+        print(f"\nkvpact doctor rule {best:20} what it checks, causes and cures")
         print(f"kvpact doctor TARGET --select {best}   does an engine have it?")
     else:
         print("no rule's words fit; kvpact doctor rules lists them all")

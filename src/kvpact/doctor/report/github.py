@@ -11,7 +11,7 @@ from kvpact.doctor.report.lines import finding_text
 _KINDS = {Outcome.ERROR: "warning", Outcome.INCONCLUSIVE: "notice", Outcome.XPASSED: "warning"}
 
 
-def annotations(report: Report) -> Iterator[str]:
+def workflow_commands(report: Report) -> Iterator[str]:
     """A line for each finding; for each rule that broke off or came to nothing; for each expectation that no longer holds."""
     for finding in report.findings:
         yield _line("error", title(finding.code), finding_text(finding))
