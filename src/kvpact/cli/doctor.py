@@ -116,8 +116,8 @@ class ReportOptions:
 
     def write(self, report: Report) -> None:
         """Raises OSError."""
-        from kvpact.doctor.report.github import workflow_commands
         from kvpact.doctor.report.document import as_json
+        from kvpact.doctor.report.github import workflow_commands
         from kvpact.doctor.report.html import as_html
         from kvpact.doctor.report.junit import as_junit
         from kvpact.doctor.saved import write_programs

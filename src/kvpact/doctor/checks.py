@@ -24,7 +24,7 @@ _MEASUREMENT = "KV001"
 
 
 class Patient:
-    """An engine that is made when the first check wants it, and measured before any other rule looks. make: gives what `as_target` takes."""
+    """An engine that is made when the first check wants it, and measured before any rule looks. make: gives what `as_target` takes."""
 
     def __init__(self, make: Callable[[], Any], *, seed: int = 0) -> None:
         self._make = make

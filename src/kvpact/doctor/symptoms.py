@@ -25,9 +25,8 @@ THEMES: Mapping[str, str] = {
 }
 _PHRASES = ((r"out[ -]of[ -]memory", "memory"), (r"two (different )?answers", "answers differ"), (r"(says|said) the same", "repeats"))
 _SYNONYMS = {"parrot": "repetition", "hallucinate": "garbage", "hallucination": "garbage", "bleed": "leak"}
-_IDLE = frozenset(
-    "a an the is it its of in on to and or not no with my our we i be are was were has have as at by for from after when then".split()
-)
+_IDLE_WORDS = "a an the is it its of in on to and or not no with my our we i be are was were has have as at by for from after when then"
+_IDLE = frozenset(_IDLE_WORDS.split())
 _SUFFIXES = ("ations", "ation", "ingly", "ings", "ing", "ies", "edly", "ed", "es", "s", "ly", "er")
 
 

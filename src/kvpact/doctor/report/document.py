@@ -2,8 +2,8 @@
 
 One object: `kvpact_report` (the version of this schema), `target`, `described`, `seed`, `broken_off`, `results`. A result has `code`,
 `name`, `outcome`, `reason`, `missing` and `findings`; a finding has the fields of `kvpact.doctor.finding.Finding`, its `program` in the
-form that `kvpact doctor replay` reads. A number that is not finite is the string "inf", "-inf" or "nan". Equal reports give equal bytes: there
-are no times and no dates, unless seconds are asked for.
+form that `kvpact doctor replay` reads. A number that is not finite is the string "inf", "-inf" or "nan". Equal reports give equal
+bytes: there are no times and no dates, unless seconds are asked for.
 """
 
 from __future__ import annotations
