@@ -37,7 +37,7 @@ def examine(
         try:
             result = _expected(check(rule, exam), expected or {})
         except OutOfTime:
-            broken_off = f"the budget of {budget:g} s was spent at {rule.code}"
+            broken_off = broken_off or f"the budget was spent at {rule.code}"
             result = Result(code=rule.code, outcome=Outcome.SKIPPED, reason=broken_off)
         results.append(result)
         if watch is not None:

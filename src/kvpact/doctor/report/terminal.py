@@ -84,4 +84,5 @@ def _summary(report: Report, width: int) -> Iterator[Text]:
         yield from (Text(line) for line in rest)
     if report.broken_off:
         yield Text(f"broken off: {report.broken_off}", style="bold yellow")
-    yield Text(f"{score} in {report.seconds:.1f} s (seed {report.seed})", style="bold")
+    score = f"{score} in {report.seconds:.1f} s (seed {report.seed})"
+    yield from (Text(line, style="bold") for line in lines.wrapped(score, width, 0))
