@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from kvpact.doctor.finding import Finding, Outcome, Report, Result, Where
-from kvpact.doctor.program import Advance, Program, Submit
+from findings import finding
+from kvpact.doctor.finding import Outcome, Report, Result
 from kvpact.doctor.registry import select
+from kvpact.doctor.resolve import GROUP
 from kvpact.doctor.runner import examine
 from scripted import Scripted
 
@@ -19,24 +20,21 @@ def found() -> Report:
     return examine(Scripted(forgets=True), select(["KV101"]))
 
 
-def finding(**changes: object) -> Finding:
-    """One whose every field is set."""
-    whole = Finding(
-        code="KV201",
-        what="token 3 sees <2> of its future & more",
-        expected="positions 0 to 3",
-        got="positions 0 to 5",
-        where=Where(request="a", position=3, layer=1, head=0, block=7, slot=2),
-        exact=False,
-        effect=float("inf"),
-        floor=2.5e-6,
-        cause="no mask",
-        cure="give one",
-        program=Program(steps=(Submit("a", (1, 2, 3)), Advance((("a", 3),))), before=(Program(steps=(Submit("b", (4,)),)),)),
-        evidence={"visible_expected": [0, 1, 2, 3], "visible_seen": [0, 1, 3, 4, 5], "differences": {"0": 0.0, "1": 1e-6, "2": 3.5}},
-        explained_by="KV208",
+@pytest.fixture
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the way that pip installs into, with a distribution that adds the scheme `scripted:`."""
+    folder = tmp_path / "installed"
+    meta = folder / "scripted_adapter-1.0.dist-info"
+    meta.mkdir(parents=True)
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: scripted-adapter\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text(f"[{GROUP}]\nscripted = scripted_adapter:open_target\n")
+    (folder / "scripted_adapter.py").write_text(
+        "from scripted import Scripted\n\n\n"
+        "def open_target(rest, options):\n"
+        "    return Scripted(name=f'scripted:{rest}', forgets=rest == 'forgets', breaks=rest == 'breaks')\n"
     )
-    return replace(whole, **changes)
+    monkeypatch.syspath_prepend(folder)
+    return folder
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def replay(
     Exit code: 1 the same finding, 0 not repeated, 2 could not run or could not tell.
     """
     from kvpact.doctor.codes import title
-    from kvpact.doctor.replay import Repeated, run_again
+    from kvpact.doctor.rerun import Repeated, run_again
     from kvpact.doctor.resolve import resolve
     from kvpact.doctor.saved import read_programs
     from kvpact.errors import UnreadableFile

@@ -14,7 +14,7 @@ from kvpact.doctor.rule import Rule
 THEMES: Mapping[str, str] = {
     "Repetition": "repetition repeat repeated repeating loop looping stutter degenerate",
     "Garbage": "garbage gibberish nonsense incoherent scramble scrambled random rubbish broken wrong corrupt corrupted junk unreadable",
-    "Drift": "drift drifting degrade degrades degraded worse quality slowly gradually decay",
+    "Drift": "drift drifting degrade degrades degraded worse quality gradually decay",
     "Two answers": "differ differs different difference inconsistent nondeterministic flaky unstable varies vary",
     "Somebody else's text": "leak leaks foreign another user users neighbour neighbor tenant secret privacy private cross mixed",
     "Forgetting": "forget forgets forgotten lost lose loses missing ignores ignored earlier beginning history",
