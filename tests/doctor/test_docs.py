@@ -10,9 +10,9 @@ import pytest
 from kvpact.doctor.fault import all_faults
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.repeats import repeat_of
-from kvpact.doctor.rerun import Repeated, run_again
 from kvpact.doctor.report import pages
 from kvpact.doctor.report.docs import generated, write, write_repeats
+from kvpact.doctor.rerun import Repeated, run_again
 from kvpact.doctor.rule import Rule
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -15,8 +15,8 @@ from kvpact.doctor import program as program_module
 from kvpact.doctor.errors import ProgramDoesNotFit, ProgramUnreadable
 from kvpact.doctor.finding import Report
 from kvpact.doctor.program import STEPS, Advance, Program, Setting, Submit, Truncate, feed
-from kvpact.doctor.rerun import Repeated, fitted, run_again
 from kvpact.doctor.report.document import as_json
+from kvpact.doctor.rerun import Repeated, fitted, run_again
 from kvpact.doctor.saved import Saved, of_finding, read_programs, write_programs
 from kvpact.doctor.target import Capability
 from scripted import VOCAB, Scripted

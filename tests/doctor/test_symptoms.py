@@ -43,7 +43,7 @@ RULES = (
     ],
 )
 def test_the_best_rule_for_what_one_sees_comes_first(asked: str, code: str) -> None:
-    assert [match.rule.code for match in search(asked, RULES)][0] == code
+    assert next(match.rule.code for match in search(asked, RULES)) == code
 
 
 def test_the_symptom_that_fits_is_shown() -> None:

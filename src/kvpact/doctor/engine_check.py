@@ -10,8 +10,8 @@ from kvpact.doctor.expectations import by_code
 from kvpact.doctor.finding import Report
 from kvpact.doctor.program import Program
 from kvpact.doctor.registry import select as chosen
-from kvpact.doctor.rerun import Replay, run_again
 from kvpact.doctor.report.lines import finding_text
+from kvpact.doctor.rerun import Replay, run_again
 from kvpact.doctor.resolve import Options, resolve
 from kvpact.doctor.runner import Watcher, examine
 from kvpact.doctor.target import Target
