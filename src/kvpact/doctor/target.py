@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from kvpact.doctor.errors import NotOffered
 
-#: One row of scores: [vocab] of logits or log-probabilities, NaN where the target does not show one.
+#: One row of scores: [vocab] of logits or log-probabilities, NaN where the target does not show one. A row with gaps holds
+#: log-probabilities, and what it does not show is at most as likely as the least that it shows.
 Row = NDArray[np.floating[Any]]
 
 
