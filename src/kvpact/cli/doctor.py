@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
+
+from kvpact.errors import InvalidConfig
 
 
 def doctor(
@@ -14,6 +17,10 @@ def doctor(
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop starting programs after this long.")] = None,
     attention: Annotated[str | None, typer.Option(help="eager or sdpa, for hf:.")] = None,
+    model: Annotated[str | None, typer.Option(help="Behind a URL: as the server lists it; the first one else.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="Behind a URL: the environment variable with the key.")] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Behind a URL: for one request.")] = 60,
+    vocab: Annotated[int | None, typer.Option(min=32, help="Behind a URL: ids below this exist, where the server does not tell.")] = None,
 ) -> None:
     """Examine an engine. Exit code: 0 no findings, 1 findings, 2 could not run."""
     from rich.console import Console
@@ -23,8 +30,18 @@ def doctor(
     from kvpact.doctor.resolve import Options, resolve
     from kvpact.doctor.runner import examine
 
+    options = Options(attention=attention, model=model, api_key=_key(api_key_env), timeout=timeout, vocab=vocab)
     rules = chosen(select or (), ignore or ())
-    report = examine(resolve(target, Options(attention=attention)), rules, seed=seed, budget=budget)
+    report = examine(resolve(target, options), rules, seed=seed, budget=budget)
     show(report, Console())
     if report.findings:
         raise typer.Exit(1)
+
+
+def _key(name: str | None) -> str | None:
+    """Raises InvalidConfig for a variable that is not set."""
+    if name is None:
+        return None
+    if not os.environ.get(name):
+        raise InvalidConfig(f"the environment variable {name} holds no key", hint="set it, or leave --api-key-env out")
+    return os.environ[name]

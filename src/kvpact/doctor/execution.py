@@ -52,8 +52,13 @@ class Execution:
 
 def execute(program: Program, target: Target, *, inspect: Any = None) -> Execution:
     """Run it in a new session. inspect: called with the open session and the account once the last step is done."""
+    target.begin()
+    return _run(program, target, inspect)
+
+
+def _run(program: Program, target: Target, inspect: Any) -> Execution:
     for other in program.before:
-        execute(other, target)
+        _run(other, target, None)
     session = target.open(program.setting)
     try:
         walk = _Walk(session)

@@ -139,6 +139,9 @@ class Target(ABC):
     window: int | None = None
     num_layers: int | None = None
 
+    def begin(self) -> None:  # noqa: B027  # most targets start from nothing anyway
+        """A program begins, and with it its sessions: nothing that an earlier one left should be met, as far as that can be had."""
+
     @abstractmethod
     def open(self, setting: Setting) -> Session:
         """A session that shares nothing with earlier ones but what the engine itself keeps."""
