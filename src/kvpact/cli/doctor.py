@@ -14,6 +14,8 @@ def doctor(
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop starting programs after this long.")] = None,
     attention: Annotated[str | None, typer.Option(help="eager or sdpa, for hf:.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the weights: float32, bfloat16 or float16.")] = None,
+    switch: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of kvpact's own engine; repeat it.")] = None,
 ) -> None:
     """Examine an engine. Exit code: 0 no findings, 1 findings, 2 could not run."""
     from rich.console import Console
@@ -24,7 +26,7 @@ def doctor(
     from kvpact.doctor.runner import examine
 
     rules = chosen(select or (), ignore or ())
-    report = examine(resolve(target, Options(attention=attention)), rules, seed=seed, budget=budget)
+    report = examine(resolve(target, Options(attention=attention, dtype=dtype, switches=tuple(switch or ()))), rules, seed=seed, budget=budget)
     show(report, Console())
     if report.findings:
         raise typer.Exit(1)

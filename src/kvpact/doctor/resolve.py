@@ -34,7 +34,13 @@ def _huggingface(rest: str, options: Options) -> Target:
     return load(rest, attention=options.attention, dtype=options.dtype)
 
 
-BUILT_IN: Mapping[str, Opener] = {"hf": _huggingface}
+def _kvpact(rest: str, options: Options) -> Target:
+    from kvpact.doctor.adapters.kvpact import load
+
+    return load(rest, switches=options.switches, dtype=options.dtype)
+
+
+BUILT_IN: Mapping[str, Opener] = {"hf": _huggingface, "kvpact": _kvpact}
 
 
 def resolve(text: str, options: Options) -> Target:
@@ -47,4 +53,6 @@ def resolve(text: str, options: Options) -> Target:
             return found.load()(rest, options)
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):
         raise TargetUnusable("callables are not examined yet", hint="hf:FOLDER is")
+    if not colon:
+        return _kvpact(text, options)
     raise TargetUnusable(f"{text!r} names no target", hint="hf:FOLDER, module:attribute, http://host:port/v1, or a model's name")
