@@ -21,6 +21,8 @@ def doctor(
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="Behind a URL: the environment variable with the key.")] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Behind a URL: for one request.")] = 60,
     vocab: Annotated[int | None, typer.Option(min=32, help="Behind a URL: ids below this exist, where the server does not tell.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the weights: float32, bfloat16 or float16.")] = None,
+    switch: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of kvpact's own engine; repeat it.")] = None,
 ) -> None:
     """Examine an engine. Exit code: 0 no findings, 1 findings, 2 could not run."""
     from rich.console import Console
@@ -30,7 +32,15 @@ def doctor(
     from kvpact.doctor.resolve import Options, resolve
     from kvpact.doctor.runner import examine
 
-    options = Options(attention=attention, model=model, api_key=_key(api_key_env), timeout=timeout, vocab=vocab)
+    options = Options(
+        attention=attention,
+        dtype=dtype,
+        switches=tuple(switch or ()),
+        model=model,
+        api_key=_key(api_key_env),
+        timeout=timeout,
+        vocab=vocab,
+    )
     rules = chosen(select or (), ignore or ())
     report = examine(resolve(target, options), rules, seed=seed, budget=budget)
     show(report, Console())

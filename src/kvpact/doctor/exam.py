@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class Exam:
         self.seed = seed
         self.noise = Noise(repeats=False, floor=float("inf"), measured="nothing")
         self._deadline = deadline
+        #: What one rule worked out and its family may use again, by a key of its own.
+        self.memory: dict[str, Any] = {}
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
 
     def random(self, purpose: str) -> Random:
@@ -68,11 +71,11 @@ class Exam:
         longest = min(self.target.max_len - 16, 600)
         return sorted(length for length in wanted if 1 <= length <= longest)
 
-    def run(self, program: Program) -> Execution:
-        """Raises OutOfTime when the budget is spent."""
+    def run(self, program: Program, *, inspect: Any = None, observe: Any = None) -> Execution:
+        """inspect, observe: as for `execute`. Raises OutOfTime when the budget is spent."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise OutOfTime
-        return execute(program, self.target)
+        return execute(program, self.target, inspect=inspect, observe=observe)
 
     def recomputed(self, tokens: Sequence[int]) -> list[Row]:
         """Rows of `tokens` fed at once to a fresh context that takes over nothing: what every other way must give. One row for each

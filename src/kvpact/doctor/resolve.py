@@ -45,7 +45,18 @@ def _server(scheme: str, rest: str, options: Options) -> Target:
     return connect(f"{scheme}:{rest}", key=options.api_key, model=options.model, timeout=timeout, vocab=options.vocab)
 
 
-BUILT_IN: Mapping[str, Opener] = {"hf": _huggingface, "http": partial(_server, "http"), "https": partial(_server, "https")}
+def _kvpact(rest: str, options: Options) -> Target:
+    from kvpact.doctor.adapters.kvpact import load
+
+    return load(rest, switches=options.switches, dtype=options.dtype)
+
+
+BUILT_IN: Mapping[str, Opener] = {
+    "hf": _huggingface,
+    "kvpact": _kvpact,
+    "http": partial(_server, "http"),
+    "https": partial(_server, "https"),
+}
 
 
 def resolve(text: str, options: Options) -> Target:
@@ -58,4 +69,6 @@ def resolve(text: str, options: Options) -> Target:
             return found.load()(rest, options)
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):
         raise TargetUnusable("callables are not examined yet", hint="hf:FOLDER is")
+    if not colon:
+        return _kvpact(text, options)
     raise TargetUnusable(f"{text!r} names no target", hint="hf:FOLDER, module:attribute, http://host:port/v1, or a model's name")

@@ -44,6 +44,10 @@ class Capability(str, Enum):
     TABLES = "tables"  #: `Session.cache_view` describes blocks and tables, for the laws of `kvpact.cache.laws`
     GLASS = "glass"  #: `Target.glass` loads the transparent checkpoint next to the user's model
     TEXT = "text"  #: `Target.complete` takes text
+    STEPS = "steps"  #: `Session.steps` tells where the latest feed read and wrote
+    ADAPTER = "adapter"  #: `Setting.adapter` picks one of `Target.adapters`, which give other answers over one cache
+    COLLISIONS = "collisions"  #: `Setting.collide` shortens the prefix hash until keys collide
+    GENERATE = "generate"  #: `Target.generate` answers prompts together, as the engine's own scheduler runs them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,8 @@ class Setting:
     capacity: int | None = None
     reuse: bool = True
     salt: str | None = None
+    adapter: str | None = None
+    collide: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,34 @@ class Memory:
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
     itemsize: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepView:
+    """What one call of the engine did for one context in one layer group, as its kernels were told.
+
+    start: tokens that had entries before. positions, slots: of each new token; slot = block * block_size + offset. table: block ids in
+    the order of positions. read_length: entries that attention may read. first_visible: lowest position that the first new token sees.
+    """
+
+    name: str
+    group: str
+    start: int
+    positions: tuple[int, ...]
+    slots: tuple[int, ...]
+    table: tuple[int, ...]
+    read_length: int
+    block_size: int
+    first_visible: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What an engine made of one prompt. tokens: its own greedy ones. rows: one for each. refused: why, if it did not answer."""
+
+    tokens: tuple[int, ...]
+    rows: tuple[Row, ...]
+    refused: str | None = None
 
 
 class Session(ABC):
@@ -119,6 +153,10 @@ class Session(ABC):
         """A `kvpact.cache.laws.CacheView`."""
         raise NotOffered(Capability.TABLES)
 
+    def steps(self) -> Sequence[StepView]:
+        """Of the latest feed, in the order in which the engine ran them."""
+        raise NotOffered(Capability.STEPS)
+
     def close(self) -> None:  # noqa: B027  # most sessions have nothing to let go
         """Let everything go."""
 
@@ -138,6 +176,7 @@ class Target(ABC):
     block_size: int | None = None
     window: int | None = None
     num_layers: int | None = None
+    adapters: tuple[str, ...] = ()
 
     def begin(self) -> None:  # noqa: B027  # most targets start from nothing anyway
         """A program begins, and with it its sessions: nothing that an earlier one left should be met, as far as that can be had."""
@@ -153,6 +192,11 @@ class Target(ABC):
     def glass(self) -> Target:
         """The same engine with the transparent checkpoint's weights."""
         raise NotOffered(Capability.GLASS)
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Answer]:
+        """Greedy answers of `new_tokens` tokens to all prompts at once. What is refused says so in its answer; raises Stalled when the
+        engine runs on and no prompt gets further."""
+        raise NotOffered(Capability.GENERATE)
 
     def close(self) -> None:  # noqa: B027
         """Let the engine go."""
