@@ -127,6 +127,8 @@ class Target(ABC):
 
     name: as the user gave it. level: 0 scores only, 1 steps, 2 reads the cache. vocab_size: token ids are below it.
     max_len: tokens that a context can hold. block_size, window: lengths around which faults are likely, where known.
+    lossy: how the cache rounds what it stores, by its own declaration: differences of rounding are then no fault, whatever their size.
+    routed: rows of one call may touch each other's experts, so equal shapes do not promise equal bits.
     """
 
     name: str
@@ -137,6 +139,8 @@ class Target(ABC):
     block_size: int | None = None
     window: int | None = None
     num_layers: int | None = None
+    lossy: str | None = None
+    routed: bool = False
 
     @abstractmethod
     def open(self, setting: Setting) -> Session:
