@@ -17,11 +17,15 @@ def doctor(
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop starting programs after this long.")] = None,
     attention: Annotated[str | None, typer.Option(help="eager or sdpa, for hf:.")] = None,
+    cache: Annotated[
+        str | None, typer.Option(help="For hf:, dynamic, recording, static, fp8, quanto, hqq, offloaded, or your own as module:factory.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16, for hf:; as stored by default.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of torch, for hf:; one for small models by default.")] = None,
     model: Annotated[str | None, typer.Option(help="Behind a URL: as the server lists it; the first one else.")] = None,
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="Behind a URL: the environment variable with the key.")] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Behind a URL: for one request.")] = 60,
     vocab: Annotated[int | None, typer.Option(min=32, help="Behind a URL: ids below this exist, where the server does not tell.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of the weights: float32, bfloat16 or float16.")] = None,
     switch: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of kvpact's own engine; repeat it.")] = None,
 ) -> None:
     """Examine an engine. Exit code: 0 no findings, 1 findings, 2 could not run."""
@@ -35,6 +39,8 @@ def doctor(
     options = Options(
         attention=attention,
         dtype=dtype,
+        cache=cache,
+        threads=threads,
         switches=tuple(switch or ()),
         model=model,
         api_key=_key(api_key_env),

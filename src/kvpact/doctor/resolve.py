@@ -22,6 +22,7 @@ class Options:
     attention: str | None = None
     cache: str | None = None
     dtype: str | None = None
+    threads: int | None = None
     model: str | None = None  #: as a server lists it
     api_key: str | None = field(default=None, repr=False)
     timeout: float | None = None  #: seconds for one request
@@ -35,7 +36,7 @@ Opener = Callable[[str, Options], Target]
 def _huggingface(rest: str, options: Options) -> Target:
     from kvpact.doctor.adapters.huggingface import load
 
-    return load(rest, attention=options.attention, dtype=options.dtype)
+    return load(rest, attention=options.attention, dtype=options.dtype, cache=options.cache, threads=options.threads)
 
 
 def _server(scheme: str, rest: str, options: Options) -> Target:

@@ -166,6 +166,8 @@ class Target(ABC):
 
     name: as the user gave it. level: 0 scores only, 1 steps, 2 reads the cache. vocab_size: token ids are below it.
     max_len: tokens that a context can hold. block_size, window: lengths around which faults are likely, where known.
+    lossy: how the cache rounds what it stores, by its own declaration: differences of rounding are then no fault, whatever their size.
+    routed: rows of one call may touch each other's experts, so equal shapes do not promise equal bits.
     """
 
     name: str
@@ -177,6 +179,8 @@ class Target(ABC):
     window: int | None = None
     num_layers: int | None = None
     adapters: tuple[str, ...] = ()
+    lossy: str | None = None
+    routed: bool = False
 
     def begin(self) -> None:  # noqa: B027  # most targets start from nothing anyway
         """A program begins, and with it its sessions: nothing that an earlier one left should be met, as far as that can be had."""
