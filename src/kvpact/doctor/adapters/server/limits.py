@@ -68,6 +68,7 @@ def find_out(client: Client, *, model: str | None = None, vocab: int | None = No
     probe.vocabulary(told)
     probe.length(_whole(card.get("max_model_len")) or _whole(meta.get("n_ctx")))
     probe.reuse()
+    probe.still_there()
     return probe.limits
 
 
@@ -162,8 +163,9 @@ class _Probe:
         size = told or _LEAST_VOCAB
         if told is None and self.limits.named_by_id:
             for _ in range(8):
-                seen = [name for name in self._ask(self._tokens(12)).shown if isinstance(name, int)]
-                size = max(size, *(name + 1 for name in seen))
+                answer = self._taken(self._tokens(12))
+                seen = [name for name in answer.shown if isinstance(name, int)] if answer else []
+                size = max([size, *(name + 1 for name in seen)])
                 self.limits = replace(self.limits, vocab_size=size)
         self.limits = replace(self.limits, vocab_size=size)
 
@@ -174,6 +176,13 @@ class _Probe:
             self.limits = replace(self.limits, max_len=told)
         else:
             self.limits = replace(self.limits, max_len=told - 1 if self.limits.ids else told // 4)
+
+    def still_there(self) -> None:
+        """Raises TargetUnusable where a probe was the end of the server."""
+        try:
+            self._ask(self._tokens(8))
+        except TargetFailed as error:
+            raise TargetUnusable(f"the server stopped serving while it was asked what it takes: {error.message}", hint=error.hint) from None
 
     def reuse(self) -> None:
         """Which requests are said to hit, and what keeps them from it."""
@@ -188,8 +197,9 @@ class _Probe:
     def _hit(self, length: int, first: Mapping[str, Any] | None = None, second: Mapping[str, Any] | None = None) -> int | None:
         """Tokens that the second of two requests with the same prompt is said to take over."""
         tokens = self._tokens(length)
-        self._ask(tokens, **(first or {}))
-        return self._ask(tokens, **(second or {})).cached
+        self._taken(tokens, **(first or {}))
+        answer = self._taken(tokens, **(second or {}))
+        return None if answer is None else answer.cached
 
     def _salt(self, hits: bool, length: int) -> str | None:
         """A server that knows the field refuses what can't be a salt; one that ignores unknown fields takes it."""
