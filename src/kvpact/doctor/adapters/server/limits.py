@@ -26,8 +26,9 @@ _PROBE_LENGTHS = (199, 183, 171)
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """ids: prompts are token ids. named_by_id: so are the tokens in answers. top: log-probabilities that an answer shows. extra: fields
-    that are sent always. salt: "honoured", "ignored" or None where the server has none. switch: `cache_prompt` turns reuse off.
-    usage: hits are counted. block_size: what hits are multiples of, where counts gave it away."""
+    that are sent always. vocab_size: ids below it may be sent; named_below: and those below this have a place in a row. salt:
+    "honoured", "ignored" or None where the server has none. switch: `cache_prompt` turns reuse off. usage: hits are counted.
+    block_size: what hits are multiples of, where counts gave it away."""
 
     model: str | None
     server: str
@@ -37,6 +38,7 @@ class Limits:
     top: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int = _LEAST_VOCAB
+    named_below: int = _LEAST_VOCAB
     max_len: int = 0
     salt: str | None = None
     switch: bool = False
@@ -113,6 +115,8 @@ def ask(client: Client, limits: Limits, tokens: Sequence[int], wanted: Ask) -> A
     prompt: Prompt = list(tokens) if limits.ids else text_of(tokens)
     reply = client.post(limits.dialect.path(client.path), limits.dialect.body(limits.model, prompt, wanted))
     _refused(reply)
+    if reply.status == 200 and not reply.ok:
+        raise TargetFailed(f"the answer is not a JSON object, and begins with {reply.text[:40]!r}", hint="look at the server's log")
     if not reply.ok:
         raise TargetFailed(f"the server refused a request: {reply.said()}", hint="look at the server's log")
     return limits.dialect.read(reply.body, wanted.top)
@@ -148,26 +152,41 @@ class _Probe:
                 self.limits = replace(self.limits, extra=extra)
 
     def tops(self, vocab: int | None) -> None:
+        """The most that are taken, up to what is worth its cost; a server may also take more and show fewer."""
         whole = (vocab,) if vocab and vocab <= _MOST_SHOWN else ()
+        refused, taken = None, 0
         for top in (*whole, *_TOPS):
-            answer = self._taken(self._tokens(8), top=top)
-            if answer is not None:
-                named = all(isinstance(name, int) for name in answer.shown)
-                self.limits = replace(self.limits, top=min(top, max(1, len(answer.shown))), named_by_id=named)
-                return
+            if self._shows(top):
+                taken = top
+                break
+            refused = top
+        while refused is not None and refused - taken > 1:
+            middle = (taken + refused) // 2
+            if self._shows(middle):
+                taken = middle
+            else:
+                refused = middle
+
+    def _shows(self, top: int) -> bool:
+        answer = self._taken(self._tokens(8), top=top)
+        if answer is not None:
+            named = all(isinstance(name, int) for name in answer.shown)
+            self.limits = replace(self.limits, top=min(top, len(answer.shown)), named_by_id=named)
+        return answer is not None
 
     def vocabulary(self, told: int | None) -> None:
-        """Ids that answers name exist, and so do all below; nothing higher is ever tried: it could bring a server down."""
+        """Ids that answers name exist, and so do all below; nothing higher is ever tried: it could bring a server down. Rounded down to
+        a power of two, so that the next examination finds the same and draws the same."""
         if not self.limits.ids:
             return
-        size = told or _LEAST_VOCAB
+        highest = _LEAST_VOCAB
         if told is None and self.limits.named_by_id:
             for _ in range(8):
                 answer = self._taken(self._tokens(12))
-                seen = [name for name in answer.shown if isinstance(name, int)] if answer else []
-                size = max([size, *(name + 1 for name in seen)])
-                self.limits = replace(self.limits, vocab_size=size)
-        self.limits = replace(self.limits, vocab_size=size)
+                highest = max([highest, *(name + 1 for name in answer.shown if isinstance(name, int))] if answer else [highest])
+                self.limits = replace(self.limits, vocab_size=highest)
+        rounded = 1 << (highest.bit_length() - 1)
+        self.limits = replace(self.limits, vocab_size=told or rounded, named_below=told or 2 * rounded)
 
     def length(self, told: int | None) -> None:
         """A word may be several tokens, and a server may add some of its own."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 
 import numpy as np
 
@@ -32,7 +31,6 @@ class Server(Target):
         self.limits = limits
         self._client = client
         self._run = secrets.token_hex(8)
-        self._programs = count()
         self._program = 0
         self._places: dict[str, int] = {}
         self.vocab_size = limits.vocab_size
@@ -53,7 +51,7 @@ class Server(Target):
         }
 
     def begin(self) -> None:
-        self._program = next(self._programs)
+        self._program += 1
 
     def open(self, setting: Setting) -> Session:
         def send(contexts: Mapping[str, tuple[int, ...]], new: Mapping[str, int]) -> Mapping[str, Shown]:
@@ -85,9 +83,10 @@ class Server(Target):
         return Shown(rows=[self._row(answer.shown)], cached=cached if self.limits.usage else None)
 
     def _row(self, shown: Mapping[Name, float]) -> Row:
-        row = np.full(self.vocab_size + (0 if self.limits.named_by_id else _TEXTS), np.nan)
+        ids = self.limits.named_below
+        row = np.full(ids + (0 if self.limits.named_by_id else _TEXTS), np.nan)
         for name, score in shown.items():
-            place = name if isinstance(name, int) else self.vocab_size + self._places.setdefault(name, len(self._places))
+            place = name if isinstance(name, int) else ids + self._places.setdefault(name, len(self._places))
             if 0 <= place < len(row):
                 row[place] = score
         return row
@@ -95,7 +94,7 @@ class Server(Target):
 
 def _capabilities(limits: Limits) -> frozenset[Capability]:
     found = {Capability.BATCH, Capability.RAGGED}
-    if limits.named_by_id and limits.top >= limits.vocab_size:
+    if limits.named_by_id and limits.top >= limits.named_below:
         found.add(Capability.FULL_ROWS)
     if limits.cold is not None:
         found.add(Capability.REUSE)
