@@ -17,9 +17,7 @@ def doctor(
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop starting programs after this long.")] = None,
     attention: Annotated[str | None, typer.Option(help="eager or sdpa, for hf:.")] = None,
-    cache: Annotated[
-        str | None, typer.Option(help="For hf:, dynamic, recording, static, fp8, quanto, hqq, offloaded, or your own as module:factory.")
-    ] = None,
+    cache: Annotated[str | None, typer.Option(help="For hf:, dynamic, recording, static, fp8, ..., or your own as module:factory.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16, for hf:; as stored by default.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch, for hf:; one for small models by default.")] = None,
     model: Annotated[str | None, typer.Option(help="Behind a URL: as the server lists it; the first one else.")] = None,
