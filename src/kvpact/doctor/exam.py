@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,18 @@ class Exam:
         self.noise = Noise(repeats=False, floor=float("inf"), measured="nothing")
         self._deadline = deadline
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
+        self._kept: dict[str, Any] = {}
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """What several rules look at and is made once: the glass checkpoint's readings, for one."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    @property
+    def deadline(self) -> float | None:
+        """Of time.monotonic()."""
+        return self._deadline
 
     def random(self, purpose: str) -> Random:
         """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""

@@ -9,12 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvpact.doctor.errors import NotOffered
+
+if TYPE_CHECKING:
+    from kvpact.doctor.glass.reading import Form
 
 #: One row of scores: [vocab] of logits or log-probabilities, NaN where the target does not show one.
 Row = NDArray[np.floating[Any]]
@@ -137,6 +140,10 @@ class Target(ABC):
     block_size: int | None = None
     window: int | None = None
     num_layers: int | None = None
+    #: The first so many positions stay visible when they leave the window.
+    sinks: int = 0
+    #: Reads this target's rows, where its weights are the glass checkpoint's.
+    form: Form | None = None
 
     @abstractmethod
     def open(self, setting: Setting) -> Session:
@@ -147,7 +154,7 @@ class Target(ABC):
         return {}
 
     def glass(self) -> Target:
-        """The same engine with the transparent checkpoint's weights."""
+        """The same engine with the transparent checkpoint's weights; its `form` reads its rows."""
         raise NotOffered(Capability.GLASS)
 
     def close(self) -> None:  # noqa: B027

@@ -20,6 +20,10 @@ _OF_DYNAMIC = frozenset(
 )
 
 
+#: Of the glass model, where the user's is windowed: contexts of some twenty tokens cross it.
+GLASS_WINDOW = 8
+
+
 @dataclass(kw_only=True)
 class Batch:
     """Contexts that share one cache object: its rows, in this order. mask: [rows, columns], 0 where a row is padded."""
@@ -40,7 +44,7 @@ class HuggingFace(Target):
 
     def __init__(self, model: Any, *, name: str = "huggingface", make_cache: Callable[[Any, int], Any] | None = None) -> None:
         config = model.config.get_text_config()
-        self.model = model
+        self.model = self.prepare(model)
         self.name = name
         self.vocab_size = int(config.vocab_size)
         self.max_len = int(getattr(config, "max_position_embeddings", 2048))
@@ -48,8 +52,9 @@ class HuggingFace(Target):
         self.num_layers = int(config.num_hidden_layers)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
+        self._given_cache = make_cache
         self._make_cache = make_cache or _dynamic
-        self.capabilities = _OF_MODEL | (_OF_DYNAMIC if make_cache is None else frozenset())
+        self.capabilities = _OF_MODEL | {Capability.GLASS} | (_OF_DYNAMIC if make_cache is None else frozenset())
 
     def open(self, setting: Setting) -> Session:
         return HuggingFaceSession(self, setting)
@@ -65,7 +70,29 @@ class HuggingFace(Target):
             "torch": torch.__version__,
         }
 
+    def glass(self) -> HuggingFace:
+        """The same class and cache around the glass checkpoint, in the model's own architecture, attention and precision; in Llama's,
+        where the weights of the architecture are not known. A window is narrowed to what few tokens can cross."""
+        from kvpact.doctor.glass.build import ARCHITECTURES, form_for, glass_model
+
+        kind = self.model.config.get_text_config().model_type
+        architecture = kind if kind in ARCHITECTURES else "mistral" if self.window else "llama"
+        model = glass_model(
+            architecture,
+            dtype=self.model.dtype,
+            attention=str(self.model.config._attn_implementation),
+            window=min(self.window, GLASS_WINDOW) if self.window else None,
+        )
+        twin = copy.copy(self)
+        HuggingFace.__init__(twin, model, name=f"{self.name} (glass)", make_cache=self._given_cache)
+        twin.form = form_for(architecture, dtype=str(model.dtype).removeprefix("torch."))
+        return twin
+
     # The points below are where faults are put in: a subclass changes one of them.
+    def prepare(self, model: Any) -> Any:
+        """The model, and the glass one, as they are examined."""
+        return model
+
     def make_cache(self, capacity: int) -> Any:
         return self._make_cache(self.model, capacity)
 
