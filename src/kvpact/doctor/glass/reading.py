@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kvpact.doctor.glass.spec import tag
 from kvpact.doctor.target import Row
 
 #: A token whose count is below this was not seen: 0 is read as less than 0.02 at every precision, a half-seen one is a fault.
@@ -92,6 +93,10 @@ class Form(ABC):
     @abstractmethod
     def mixed(self, layer: int, visible: frozenset[int], seen: LayerReading) -> str | None:
         """What was read instead, if another layer's or another head's values explain the shares exactly: "layer 0", "heads 0, 0"."""
+
+    def tag_of(self, token: int) -> float:
+        """What a healthy key of the token carries."""
+        return tag(token)
 
     def readable(self, query: int) -> frozenset[int]:
         return frozenset(token for token in range(self.num_tokens) if token % self.groups == query % self.groups)

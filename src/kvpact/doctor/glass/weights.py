@@ -42,7 +42,9 @@ def weights(spec: GlassSpec, *, qkv_bias: bool = False) -> Weights:
             here + "post_attention_layernorm.weight": np.ones(spec.hidden_size, np.float32),
         }
         if qkv_bias:
-            found |= {here + f"self_attn.{name}_proj.bias": np.zeros(len(part), np.float32) for name, part in zip("qkv", (q, k, v))}
+            found |= {
+                here + f"self_attn.{name}_proj.bias": np.zeros(len(part), np.float32) for name, part in zip("qkv", (q, k, v), strict=True)
+            }
     return found
 
 
