@@ -14,6 +14,11 @@ def doctor(
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop starting programs after this long.")] = None,
     attention: Annotated[str | None, typer.Option(help="eager or sdpa, for hf:.")] = None,
+    cache: Annotated[
+        str | None, typer.Option(help="For hf:, dynamic, recording, static, fp8, quanto, hqq, offloaded, or your own as module:factory.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16, for hf:; as stored by default.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of torch, for hf:; one for small models by default.")] = None,
 ) -> None:
     """Examine an engine. Exit code: 0 no findings, 1 findings, 2 could not run."""
     from rich.console import Console
@@ -24,7 +29,9 @@ def doctor(
     from kvpact.doctor.runner import examine
 
     rules = chosen(select or (), ignore or ())
-    report = examine(resolve(target, Options(attention=attention)), rules, seed=seed, budget=budget)
+    report = examine(
+        resolve(target, Options(attention=attention, cache=cache, dtype=dtype, threads=threads)), rules, seed=seed, budget=budget
+    )
     show(report, Console())
     if report.findings:
         raise typer.Exit(1)

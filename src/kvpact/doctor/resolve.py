@@ -21,6 +21,7 @@ class Options:
     attention: str | None = None
     cache: str | None = None
     dtype: str | None = None
+    threads: int | None = None
     api_key: str | None = None
     switches: tuple[str, ...] = ()
 
@@ -31,7 +32,7 @@ Opener = Callable[[str, Options], Target]
 def _huggingface(rest: str, options: Options) -> Target:
     from kvpact.doctor.adapters.huggingface import load
 
-    return load(rest, attention=options.attention, dtype=options.dtype)
+    return load(rest, attention=options.attention, dtype=options.dtype, cache=options.cache, threads=options.threads)
 
 
 BUILT_IN: Mapping[str, Opener] = {"hf": _huggingface}

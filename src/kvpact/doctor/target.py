@@ -130,6 +130,8 @@ class Target(ABC):
 
     name: as the user gave it. level: 0 scores only, 1 steps, 2 reads the cache. vocab_size: token ids are below it.
     max_len: tokens that a context can hold. block_size, window: lengths around which faults are likely, where known.
+    lossy: how the cache rounds what it stores, by its own declaration: differences of rounding are then no fault, whatever their size.
+    routed: rows of one call may touch each other's experts, so equal shapes do not promise equal bits.
     """
 
     name: str
@@ -140,6 +142,8 @@ class Target(ABC):
     block_size: int | None = None
     window: int | None = None
     num_layers: int | None = None
+    lossy: str | None = None
+    routed: bool = False
     #: The first so many positions stay visible when they leave the window.
     sinks: int = 0
     #: Reads this target's rows, where its weights are the glass checkpoint's.

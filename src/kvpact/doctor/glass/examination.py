@@ -26,8 +26,11 @@ PLACES = ("KV211", "KV212", "KV213", "KV214", "KV215")
 
 @dataclass(kw_only=True)
 class Examination:
-    """findings: the first of each code. read: rows by scenario that showed nothing. rows: how many were read. unread: rows that were
-    not a glass model's. refused: scenarios that the target broke off, with the reason. padded, windowed, sunk: healthy rows that could have shown a fault there. placed: whose distances were read."""
+    """findings: the first of each code. read: healthy rows by scenario. refused: scenarios that the target broke off, and why.
+
+    unread: rows that were not a glass model's. The others count healthy rows that could have shown a fault: of padded requests, beyond
+    the window, beyond window and sinks, with distances, after reuse, beside other requests, with later tokens beside the query.
+    """
 
     findings: dict[str, Finding] = field(default_factory=dict)
     read: Counter[str] = field(default_factory=Counter)
