@@ -131,7 +131,7 @@ class _Glass:
         found.reused += bool(scene.after)
         whose = {origin.whose for origin in scene.origins.values()}
         found.beside += Whose.NEIGHBOUR in whose
-        found.later += Whose.FUTURE in whose
+        found.later += scene.later > 0
 
     def _finding(self, named: Named, scenario: Scenario) -> Finding:
         """Of the smallest program that shows the same code."""

@@ -39,7 +39,7 @@ class Origin:
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """One row's surroundings. origins: of tokens outside its context. padding: padded columns left of it. after: what had been done to
-    the context before: "truncate", "fork", "reorder", "load", "hit"."""
+    the context before: "truncate", "fork", "reorder", "load", "hit". later: own tokens behind the query that have been fed."""
 
     name: str
     context: tuple[int, ...]
@@ -47,6 +47,7 @@ class Scene:
     origins: Mapping[int, Origin]
     padding: int
     after: tuple[str, ...]
+    later: int
 
     @property
     def query(self) -> int:
@@ -119,7 +120,8 @@ class Scenes:
                 continue
             for position, token in enumerate(tokens):
                 whose = Whose.FUTURE if name == seen.name else Whose.NEIGHBOUR
-                if whose is Whose.FUTURE or token not in state.given.get(seen.name, ()):
+                mine = state.given.get(seen.name, ()) if whose is Whose.NEIGHBOUR else seen.context
+                if token not in mine:
                     origins[token] = Origin(whose=whose, name=name, position=position)
         return Scene(
             name=seen.name,
@@ -128,6 +130,7 @@ class Scenes:
             origins=origins,
             padding=state.padding.get(seen.name, 0),
             after=state.after.get(seen.name, ()),
+            later=state.fed[seen.name] - len(seen.context),
         )
 
 
