@@ -51,6 +51,18 @@ class Exam:
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
         self._plain: dict[tuple[Setting, Pieces], list[Row]] = {}
         self._power: float | None = None
+        self._kept: dict[str, Any] = {}
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """What several rules look at and is made once: the glass checkpoint's readings, for one."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    @property
+    def deadline(self) -> float | None:
+        """Of time.monotonic()."""
+        return self._deadline
 
     def random(self, purpose: str) -> Random:
         """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""

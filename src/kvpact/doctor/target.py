@@ -9,12 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvpact.doctor.errors import NotOffered
+
+if TYPE_CHECKING:
+    from kvpact.doctor.glass.reading import Form
 
 #: One row of scores: [vocab] of logits or log-probabilities, NaN where the target does not show one. A row with gaps holds
 #: log-probabilities, and what it does not show is at most as likely as the least that it shows.
@@ -181,6 +184,10 @@ class Target(ABC):
     adapters: tuple[str, ...] = ()
     lossy: str | None = None
     routed: bool = False
+    #: The first so many positions stay visible when they leave the window.
+    sinks: int = 0
+    #: Reads this target's rows, where its weights are the glass checkpoint's.
+    form: Form | None = None
 
     def begin(self) -> None:  # noqa: B027  # most targets start from nothing anyway
         """A program begins, and with it its sessions: nothing that an earlier one left should be met, as far as that can be had."""
@@ -194,7 +201,7 @@ class Target(ABC):
         return {}
 
     def glass(self) -> Target:
-        """The same engine with the transparent checkpoint's weights."""
+        """The same engine with the transparent checkpoint's weights; its `form` reads its rows."""
         raise NotOffered(Capability.GLASS)
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Answer]:

@@ -22,6 +22,8 @@ _OF_MODEL = frozenset({Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHU
 _SMALL = 50_000_000
 #: How configurations call their number of experts.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+#: Of the glass model, where the user's is windowed: contexts of some twenty tokens cross it.
+GLASS_WINDOW = 8
 
 
 @dataclass(kw_only=True)
@@ -48,7 +50,7 @@ class HuggingFace(Target):
         self, model: Any, *, name: str = "huggingface", cache: str = "dynamic", make_cache: Callable[[Any, int], Any] | None = None
     ) -> None:
         config = model.config.get_text_config()
-        self.model = model
+        self.model = self.prepare(model)
         self.name = name
         self.cache = caches.kind(cache, model) if make_cache is None else caches.own(make_cache, model)
         self.vocab_size = int(config.vocab_size)
@@ -60,7 +62,8 @@ class HuggingFace(Target):
         self.routed = any(getattr(config, one, None) for one in _EXPERTS)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
-        self.capabilities = _OF_MODEL | self.cache.offers
+        self._given: dict[str, Any] = {"cache": cache, "make_cache": make_cache}
+        self.capabilities = _OF_MODEL | self.cache.offers | {Capability.GLASS}
 
     def open(self, setting: Setting) -> Session:
         return HuggingFaceSession(self, setting)
@@ -77,7 +80,30 @@ class HuggingFace(Target):
             "torch": torch.__version__,
         }
 
+    def glass(self) -> HuggingFace:
+        """The same class and cache around the glass checkpoint, in the model's own architecture, attention and precision; in Llama's,
+        where the weights of the architecture are not known. A window is narrowed to what few tokens can cross."""
+        from kvpact.doctor.glass.build import ARCHITECTURES, form_for, glass_model
+
+        kind = self.model.config.get_text_config().model_type
+        architecture = kind if kind in ARCHITECTURES else "mistral" if self.window else "llama"
+        model = glass_model(
+            architecture,
+            dtype=self.model.dtype,
+            attention=str(self.model.config._attn_implementation),
+            window=min(self.window, GLASS_WINDOW) if self.window else None,
+        ).to(self.model.device)
+        twin = copy.copy(self)
+        HuggingFace.__init__(twin, model, name=f"{self.name} (glass)", **self._given)
+        dtype = str(model.dtype).removeprefix("torch.")
+        twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else self.cache.lossy)
+        return twin
+
     # The points below are where faults are put in: a subclass changes one of them.
+    def prepare(self, model: Any) -> Any:
+        """The model, and the glass one, as they are examined."""
+        return model
+
     def make_cache(self, capacity: int) -> Any:
         return self.cache.make(self.model, capacity)
 
