@@ -15,6 +15,7 @@ from kvpact.cli.doctor_group import DEFAULT, DoctorGroup
 from kvpact.cli.doctor_look_up import rule, rules, symptoms
 from kvpact.cli.fail import INTERRUPTED, Exit
 from kvpact.cli.options import with_options
+from kvpact.errors import InvalidConfig, UnreadableFile
 
 if TYPE_CHECKING:
     from kvpact.doctor.finding import Report
@@ -68,20 +69,44 @@ TargetArgument = Annotated[
 class TargetOptions:
     """How a target is loaded or reached."""
 
-    attention: Annotated[str | None, typer.Option(metavar="NAME", help="eager or sdpa, for hf:.")] = None
-    cache: Annotated[str | None, typer.Option(metavar="NAME", help="The kind of cache, for hf:.")] = None
-    dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16; the checkpoint's own otherwise.")] = None
-    api_key: Annotated[str | None, typer.Option(metavar="KEY", envvar="KVPACT_API_KEY", help="For http://.", show_default=False)] = None
-    switch: Annotated[
-        list[str] | None, typer.Option("--switch", metavar="NAME=VALUE", help="An optimisation of kvpact's own engine; may be repeated.")
+    attention: Annotated[str | None, typer.Option(metavar="NAME", help="For hf: eager or sdpa.")] = None
+    cache: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For hf: dynamic, recording, static, fp8, ..., or your own as module:factory.")
     ] = None
+    dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")] = None
+    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="For hf: torch's; one for small models by default.")] = None
+    switch: Annotated[
+        list[str] | None, typer.Option("--switch", metavar="NAME=VALUE", help="For kvpact's own engine; may be repeated.")
+    ] = None
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: as the server lists it; the first one else.")] = None
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: the environment variable with the key.")] = None
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For a URL: of one request.")] = 60
+    vocab: Annotated[int | None, typer.Option(metavar="N", min=32, help="For a URL that does not tell: ids below this exist.")] = None
 
     def options(self) -> Options:
+        """Raises InvalidConfig."""
         from kvpact.doctor.resolve import Options
 
         return Options(
-            attention=self.attention, cache=self.cache, dtype=self.dtype, api_key=self.api_key, switches=tuple(self.switch or ())
+            attention=self.attention,
+            cache=self.cache,
+            dtype=self.dtype,
+            threads=self.threads,
+            switches=tuple(self.switch or ()),
+            model=self.model,
+            api_key=_key(self.api_key_env),
+            timeout=self.timeout,
+            vocab=self.vocab,
         )
+
+
+def _key(name: str | None) -> str | None:
+    """Raises InvalidConfig for a variable that is not set."""
+    if name is None:
+        return None
+    if not os.environ.get(name):
+        raise InvalidConfig(f"the environment variable {name} holds no key", hint="set it, or leave --api-key-env out")
+    return os.environ[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +173,6 @@ def examine(target: TargetArgument, choice: ChoiceOptions, loading: TargetOption
     from kvpact.doctor.report.partial import Collected
     from kvpact.doctor.resolve import resolve
     from kvpact.doctor.runner import examine as run
-    from kvpact.errors import UnreadableFile
 
     expected = from_project(Path.cwd()) if choice.expected is None else from_file(choice.expected)
     chosen = select(choice.select or (), choice.ignore or ())
@@ -192,7 +216,6 @@ def replay(
     from kvpact.doctor.rerun import Repeated, run_again
     from kvpact.doctor.resolve import resolve
     from kvpact.doctor.saved import read_programs
-    from kvpact.errors import UnreadableFile
 
     try:
         text = file.read_text(encoding="utf-8")

@@ -17,6 +17,18 @@ class TargetFailed(KvpactError):
     code = "target-failed"
 
 
+class Refused(KvpactError):
+    """The target will not do what it was asked, and says why: it does not fit. It is as it was before."""
+
+    code = "refused"
+
+
+class Stalled(KvpactError):
+    """The target runs on, and nothing that it was given gets further."""
+
+    code = "stalled"
+
+
 class NotOffered(KvpactError):
     """A rule asked for what the target does not declare. A defect of the rule."""
 

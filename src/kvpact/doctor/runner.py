@@ -25,10 +25,12 @@ def examine(
     budget: float | None = None,
     expected: Mapping[str, str] | None = None,
     watch: Watcher | None = None,
+    shrinks: bool = True,
 ) -> Report:
-    """budget: seconds for all rules together. expected: reasons by code of rules that are known to fail here."""
+    """budget: seconds for all rules together. expected: reasons by code of rules that are known to fail here. shrinks: whether
+    programs of findings are made smaller."""
     start = time.monotonic()
-    exam = Exam(target, seed=seed, deadline=None if budget is None else start + budget)
+    exam = Exam(target, seed=seed, deadline=None if budget is None else start + budget, shrinks=shrinks)
     results: list[Result] = []
     broken_off = None
     for rule in rules:
