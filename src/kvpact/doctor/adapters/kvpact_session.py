@@ -249,3 +249,4 @@ class KvpactSession(Session):
 
 def _missing(choice: Choice) -> int:
     return choice.sequence.num_tokens - choice.sequence.num_computed_tokens
+
