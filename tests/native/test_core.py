@@ -1,8 +1,10 @@
 """What Python hands the compiled core is checked with numbers before anything is written; what it gets back stays readable."""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -177,6 +179,25 @@ def test_an_array_outlives_the_buffer_that_it_was_read_from(core):
     run(core, **BIG)
     assert core.num_allocations > grown
     assert np.array_equal(small, kept)  # the larger step has other memory; this stays as it was
+
+
+def test_a_finished_step_lets_its_entries_go_and_takes_no_more_layers(core):
+    memory = torch.zeros(2, BLOCKS, BLOCK * KV_HEADS * DIM)
+    gone = weakref.ref(memory)
+    begin(core, entries=[native.entries(memory, BLOCK, KV_HEADS, DIM)])
+    del memory
+    gc.collect()
+    assert gone() is not None
+    for part in (core.project, core.attend, core.merge, core.expand, core.contract):
+        part(0)
+    core.finish()
+    gc.collect()
+    assert gone() is None
+    for call in (lambda: core.project(0), lambda: core.attend(0), core.finish):
+        with pytest.raises(RuntimeError, match="the step is finished, and its entries are let go"):
+            call()
+    assert np.isfinite(core.logits(ints(0, 2))).all()
+    assert core.gate_report()[0] == 3
 
 
 def test_logits_lie_in_the_buffer_of_the_next_call(core):

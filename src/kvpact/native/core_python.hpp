@@ -37,7 +37,7 @@ class PythonCore {
   template <void (Core::*Call)(int)>
   void layer_call(int layer) {
     const Use use(*this);
-    check_begun();
+    check_open();
     if (layer < 0 || layer >= core_.num_layers()) throw nb::index_error("no such layer");
     nb::gil_scoped_release unlocked;
     (core_.*Call)(layer);
@@ -69,6 +69,11 @@ class PythonCore {
 
   void check_begun() const {
     if (!stepping_) throw std::runtime_error("no step is under way: call begin first");
+  }
+  // Entries and arrays are there until `finish`; the rows stay.
+  void check_open() const {
+    check_begun();
+    if (!kept_.is_valid()) throw std::runtime_error("the step is finished, and its entries are let go: call begin first");
   }
 
   void check_layers(const std::vector<EntryStorage>& storage, const std::vector<int>& group_of_layer, size_t num_groups) const;

@@ -79,9 +79,12 @@ void PythonCore::check_layers(const std::vector<EntryStorage>& storage, const st
 
 void PythonCore::finish() {
   const Use use(*this);
-  check_begun();
-  nb::gil_scoped_release unlocked;
-  core_.finish();
+  check_open();
+  {
+    nb::gil_scoped_release unlocked;
+    core_.finish();
+  }
+  kept_.reset();
 }
 
 Rows PythonCore::hidden() {
