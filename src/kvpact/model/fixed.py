@@ -7,10 +7,11 @@ step is an elementwise float64 operation, so any build that rounds each operatio
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+
+from kvpact.ops.compiled import is_built, load_compiled
 
 _LOG2_E = 1.4426950408889634
 # ln 2 in two parts (fdlibm): the upper has 32 bits, so its product with a small whole number is exact.
@@ -60,11 +61,7 @@ def tree_sum(values: np.ndarray) -> float:
 @cache
 def compiled() -> Any | None:
     """The compiled core where it is built: the same bits in a fraction of the time."""
-    if find_spec("kvpact._native") is None:
-        return None
-    from kvpact import _native
-
-    return _native
+    return load_compiled() if is_built() else None
 
 
 def exp_sum(logits: np.ndarray, largest: float) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kvpact.errors import LawBroken, UnsupportedModel
 from kvpact.ops.base import AttentionInputs, CoreStep, DecoderCore, DecoderShape, Operators, WriteReport
+from kvpact.ops.compiled import load_compiled
 from kvpact.ops.layout import BlockLayout, LayerCache
 from kvpact.ops.weights import Affine, LayerWeights, ModelWeights
 from kvpact.visibility import Part
@@ -26,7 +27,7 @@ _MAX_HEAD_DIM = 256
 
 
 class NativeOperators(Operators):
-    """Raises ImportError where the compiled core was not built: then `--switch ops=torch` works."""
+    """Raises as `load_compiled` does; where the core was not built, `--switch ops=torch` works."""
 
     name: ClassVar[str] = "native"
     promises_bits: ClassVar[bool] = True
@@ -34,9 +35,7 @@ class NativeOperators(Operators):
     layout: ClassVar[BlockLayout] = BlockLayout.LANES
 
     def __init__(self) -> None:
-        from kvpact import _native
-
-        self._native: Any = _native
+        self._native: Any = load_compiled()
 
     @property
     def identity(self) -> str:
