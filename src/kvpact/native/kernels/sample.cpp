@@ -29,23 +29,22 @@ RowFacts row_facts(const float* logits, int64_t vocab) {
   constexpr int kAtOnce = 4;  // maxima that don't wait for each other
   const Vec infinite = set1(__builtin_inff());
   RowFacts facts = {-__builtin_inff(), 0, 0, -1};
-  Vec largest[kAtOnce], valid[kAtOnce];
-  for (int k = 0; k < kAtOnce; k++) largest[k] = set1(-__builtin_inff()), valid[k] = equal(infinite, infinite);
+  constexpr unsigned kAllLanes = (1u << kLanes) - 1;
+  unsigned valid = kAllLanes;
+  Vec largest[kAtOnce];
+  for (Vec& part : largest) part = set1(-__builtin_inff());
   int64_t i = 0;
   for (; i + kAtOnce * kLanes <= vocab; i += kAtOnce * kLanes) {
     KVPACT_UNROLL
     for (int k = 0; k < kAtOnce; k++) {
       const Vec x = load(logits + i + k * kLanes);
       largest[k] = max(x, largest[k]);  // a NaN in x leaves the maximum as it is; it is not valid
-      valid[k] = bit_and(valid[k], less(x, infinite));
+      valid &= static_cast<unsigned>(lanes_of(less(x, infinite)));
     }
   }
-  bool all_valid = true;
-  for (int k = 0; k < kAtOnce; k++) {
-    const float part = max_lanes(largest[k]);
-    if (part > facts.largest) facts.largest = part;
-    all_valid = all_valid && lanes_of(valid[k]) == (1 << kLanes) - 1;
-  }
+  for (const Vec& part : largest)
+    if (max_lanes(part) > facts.largest) facts.largest = max_lanes(part);
+  bool all_valid = valid == kAllLanes;
   for (; i < vocab; i++) {
     if (logits[i] > facts.largest) facts.largest = logits[i];
     all_valid = all_valid && logits[i] < __builtin_inff();
