@@ -23,7 +23,7 @@ class TokenLogprob:
 
 def log_sum_exp(logits: np.ndarray) -> float:
     """log(sum(exp(logits))) of [vocab] float32 in float64, over one fixed tree. Raises NotFinite."""
-    largest = check_finite(logits)
+    largest = check_finite(logits).largest
     return largest + math.log(exp_sum(logits, largest))
 
 

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kvpact.errors import InvalidParameter, NotFinite
-from kvpact.model.row_ops import row_facts
+from kvpact.model.row_ops import RowFacts, row_facts
 from kvpact.params import SamplingParams
 
 
-def check_finite(logits: np.ndarray, after: str = "the model") -> float:
-    """The largest logit of [vocab]; raises NotFinite for NaN, +inf, or a row that is -inf everywhere.
+def check_finite(logits: np.ndarray, after: str = "the model") -> RowFacts:
+    """The facts of [vocab]; raises NotFinite for NaN, +inf, or a row that is -inf everywhere.
 
     -inf alone is allowed: it says that a token can't follow. The maximum tells of all three, for a NaN wins it.
     """
     facts = row_facts(logits)
     if np.isfinite(facts.largest):
-        return facts.largest
+        return facts
     count, first_id = facts.num_not_valid, facts.first_not_valid
     if count == 0:
         count, first_id = logits.size, 0

@@ -54,7 +54,7 @@ def sample(logits: np.ndarray, row: SamplingRow) -> Sampled:
     """
     assert logits.ndim == 1
     assert logits.dtype == np.float32
-    check_finite(logits)
+    facts = check_finite(logits)
     processed = process(
         logits,
         row.params,
@@ -64,7 +64,7 @@ def sample(logits: np.ndarray, row: SamplingRow) -> Sampled:
         output_position=row.output_position,
     )
     if row.params.greedy:
-        token_id = row_facts(processed).argmax
+        token_id = (facts if processed is logits else row_facts(processed)).argmax
     else:
         token_id = draw(processed, row.params, uniform(row.seed, row.choice, row.output_position))
     if row.params.logprobs is None:
