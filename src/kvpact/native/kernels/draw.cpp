@@ -63,7 +63,7 @@ class Candidates {
     return begin;
   }
 
-  void extend(int64_t wanted) {
+  KVPACT_NOINLINE void extend(int64_t wanted) {
     const int64_t before = order_.size();
     order_.extend(wanted);
     double weights[kChunk], running = before ? sums_[before - 1] : 0;
