@@ -1,4 +1,4 @@
-"""Exponential, sum and order whose bits depend on their input alone.
+"""Exponential, sum and order whose bits depend on their input alone: the arithmetic of sampling, and what its compiled form must equal.
 
 numpy.exp takes other code for a tail or a stride, and numpy.sum another tree for another length; neither is promised. Here each
 step is an elementwise float64 operation, so any build that rounds each operation once gets the same bits.
@@ -6,12 +6,7 @@ step is an elementwise float64 operation, so any build that rounds each operatio
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
-
-from kvpact.ops.compiled import is_built, load_compiled
 
 _LOG2_E = 1.4426950408889634
 # ln 2 in two parts (fdlibm): the upper has 32 bits, so its product with a small whole number is exact.
@@ -58,25 +53,6 @@ def tree_sum(values: np.ndarray) -> float:
     return float(partial[0])
 
 
-@cache
-def compiled() -> Any | None:
-    """The compiled core where it is built: the same bits in a fraction of the time."""
-    return load_compiled() if is_built() else None
-
-
-def exp_sum(logits: np.ndarray, largest: float) -> float:
-    """sum(exp(logits - largest)) of [vocab] float32 in float64, over the fixed tree; `largest` is the finite maximum."""
-    native = compiled()
-    if native is not None and _plain(logits):
-        return float(native.exp_sum(logits, largest))
-    return tree_sum(exponential(logits.astype(np.float64) - largest))
-
-
-def _plain(logits: np.ndarray) -> bool:
-    """What the compiled core takes as it lies."""
-    return logits.dtype == np.float32 and logits.flags.c_contiguous and logits.flags.writeable
-
-
 class Ordering:
     """Token ids of a row by (logit descending, id ascending), the one order of candidates, found without sorting the row.
 
@@ -100,9 +76,6 @@ class Ordering:
 
     def rank(self, token_id: int) -> int:
         """The place of a token in the order, from 1."""
-        native = compiled()
-        if native is not None and _plain(self._logits):
-            return int(native.rank(self._logits, token_id))
         own = self._logits[token_id]
         ahead = np.count_nonzero(self._logits > own) + np.count_nonzero(self._logits[:token_id] == own)
         return 1 + int(ahead)

@@ -12,7 +12,7 @@ namespace kvpact {
 namespace {
 
 // AVX2, FMA and F16C in the processor, and a system that saves the wide registers.
-bool has_avx2() {
+bool find_avx2() {
 #if defined(__x86_64__)
   unsigned a, b, c, d;
   constexpr unsigned kFma = 1u << 12, kXsaveOn = 1u << 27, kAvx = 1u << 28, kF16c = 1u << 29, kAvx2 = 1u << 5;
@@ -26,6 +26,12 @@ bool has_avx2() {
 #else
   return false;
 #endif
+}
+
+// Asked once: under a hypervisor each CPUID costs as much as a small kernel.
+bool has_avx2() {
+  static const bool found = find_avx2();
+  return found;
 }
 
 }  // namespace
