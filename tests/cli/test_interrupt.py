@@ -18,9 +18,14 @@ import pytest
 #: Far more tokens than are generated before the signal comes: a step of the tiny model takes some half a millisecond.
 ENDLESS = ("--max-tokens", "60000")
 SMALL = ("--kv-cache-memory", "32MiB", "--threads", "1")
-COMMAND = "from kvpact.cli.main import main; main()"
+#: As in the foreground: what a shell starts in the background ignores the key, and so would all that it starts.
+FOREGROUND = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+COMMAND = FOREGROUND + "from kvpact.cli.main import main; main()"
 #: What a program sees that does not go through the command.
-BARE = "import sys; from kvpact.engine.llm import LLM; LLM(sys.argv[2], trace=lambda t: print('step', file=sys.stderr, flush=True), "
+BARE = (
+    FOREGROUND
+    + "import sys; from kvpact.engine.llm import LLM; LLM(sys.argv[2], trace=lambda t: print('step', file=sys.stderr, flush=True), "
+)
 BARE += "kv_cache_memory=32 << 20).generate('Hello', __import__('kvpact').SamplingParams(max_tokens=60000, ignore_eos=True))"
 #: Makes the terminal on stdin the session's own, so that the key reaches this process as the signal, as in a shell.
 IN_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
@@ -28,6 +29,14 @@ def pressed_at(engine: Engine, place: tuple[str, str], monkeypatch: pytest.Monke
         return result
 
     monkeypatch.setattr(part, place[1], press)
+
+
+@pytest.fixture(autouse=True)
+def foreground() -> Iterator[None]:
+    """Python's own handler, which is absent in what a shell starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
