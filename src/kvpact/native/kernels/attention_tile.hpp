@@ -1,9 +1,9 @@
-// The arithmetic of one tile of 32 absolute positions against rows of queries. A row's bits depend neither on how many rows are
-// taken together nor on where the tile's entries lie.
+// The products of tiles of 32 absolute positions with rows of queries. A row's bits depend neither on how many rows or tiles are
+// taken together nor on where the tiles' entries lie.
 #pragma once
 
+#include "attention_lanes.hpp"
 #include "attention_types.hpp"
-#include "math.hpp"
 
 namespace kvpact::KVPACT_ISA_NS {
 
@@ -12,177 +12,207 @@ static inline int64_t smaller(int64_t a, int64_t b) { return b < a ? b : a; }
 static inline int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
 static inline float larger(float a, float b) { return a < b ? b : a; }
 
+constexpr int kHalves = 2;                        // of a tile, in each of which entries are neighbours
+constexpr int kHalf = static_cast<int>(kTile) / kHalves;
 constexpr int kColumns = static_cast<int>(kTile) / kLanes;  // vectors of positions in a tile
 constexpr uint32_t kAllVisible = 0xffffffffu;
+// Tiles that pass their keys, their softmax and their values together: one after another, each waited for the steps before it, and
+// what a row has gathered was loaded and stored for each.
+constexpr int kTogether = 4;
+constexpr int kMaxPanel = kAccumulators < 12 ? 3 : 6;  // rows that are taken through a tile together
 
-// Where a tile's entries lie, by vector of eight positions: key (d, lane) at key[c][d * key_stride + lane], value (lane, d) at
-// value[c][lane * head_dim + d]. A vector without a visible key points where another does: its scores are masked.
+// Where a tile's entries lie, by half: key (d, i) at key[h][d * key_stride + i], value (i, d) at value[h][i * head_dim + d]. A half
+// without a visible key points where the other does: its scores are masked.
 template <class T>
 struct Tile {
-  const T* key[kColumns];
-  const T* value[kColumns];
+  const T* key[kHalves];
+  const T* value[kHalves];
   int64_t key_stride;
 };
 
-// Memory that is wanted next: four runs, asked for line by line, in the order of addresses, at the pace of the loop that runs
-// meanwhile. A tile's values are asked for while its keys are read, the next tile's keys while its values are. Into the second level:
-// it takes more requests at a time than the first, which was 1.5 times as fast; in the order of use instead of that of addresses it
-// was 0.8 times as fast, in one burst half.
+// Memory that is wanted next, a run for each half of a tile, asked for line by line at the pace of the loop that runs meanwhile: values
+// while the keys of the same tiles are read, the next tiles' keys while values are. Into the second level: it takes more requests at
+// a time than the first, which was 1.5 times as fast; in one burst was half.
 struct Ahead {
-  const char* at[kColumns];
-  int64_t row;  // bytes from one row of 32 entries to the next
+  const char* at[kHalves];
+  int64_t spread;  // 1: the lines are neighbours
 };
-template <int C>
-static inline const char* wanted_from(const Ahead& ahead, int64_t round, int64_t head_dim) {
-  const int64_t rounds = head_dim / C;  // of a run: head_dim * 8 entries, C * 8 a round
-  const int64_t run = smaller(round / rounds, kColumns - 1);
-  return ahead.at[run] + (round - run * rounds) * (ahead.row * C / kColumns);
+
+// The line that is asked for after `bytes` of a tile's 2 * half_bytes.
+static inline const char* wanted_from(const Ahead& ahead, int64_t bytes, int64_t half_bytes) {
+  const int second = bytes >= half_bytes;
+  return ahead.at[second] + (bytes - second * half_bytes) * ahead.spread;
 }
-template <int C, class T>
-static inline void ask(const char*& wanted, const Ahead& ahead) {
-  prefetch_l2(wanted);
-  if (C * kLanes * sizeof(T) > 64) prefetch_l2(wanted + 64);
-  wanted += ahead.row * C / kColumns;
+template <int Bytes>
+KVPACT_INLINE void ask(const char*& wanted, int64_t spread) {
+KVPACT_UNROLL
+  for (int line = 0; line < (Bytes + 63) / 64; line++) prefetch_l2(wanted + line * 64 * spread);
+  wanted += Bytes * spread;
 }
 
-// Scores of M rows (q packed as [head_dim][M]) with C vectors of positions from `first`: one accumulator a key, d ascending from +0.
-template <class T, int M, int C, bool Ask>
-static inline void score(const Tile<T>& tile, int first, const float* q, int64_t head_dim, float* scores, const Ahead& ahead) {
+// Sums of M rows by C vectors += b[m] v[c]. The smaller side stays in registers, the other passes through one or two.
+template <class T, int M, int C>
+KVPACT_INLINE void multiply(Vec (&sum)[M][C], const float* b, int64_t b_stride, const T* left, const T* right) {
+  static_assert(C == 1 || C % 2 == 0, "vectors come in pairs");
+  if constexpr (C == 1) {
+    const Vec v = load(left);
+KVPACT_UNROLL
+    for (int m = 0; m < M; m++) sum[m][0] = fma(set1(b[m * b_stride]), v, sum[m][0]);
+  } else if constexpr (M < C) {
+    Vec row[M];
+KVPACT_UNROLL
+    for (int m = 0; m < M; m++) row[m] = set1(b[m * b_stride]);
+KVPACT_UNROLL
+    for (int c = 0; c < C; c += 2) {
+      Vec v, w;
+      load_pair(2 * c < C ? left + c * kLanes : right + (c - C / 2) * kLanes, v, w);
+KVPACT_UNROLL
+      for (int m = 0; m < M; m++) sum[m][c] = fma(row[m], v, sum[m][c]);
+KVPACT_UNROLL
+      for (int m = 0; m < M; m++) sum[m][c + 1] = fma(row[m], w, sum[m][c + 1]);
+    }
+  } else {
+    Vec v[C];
+KVPACT_UNROLL
+    for (int c = 0; c < C; c += 2) load_pair(2 * c < C ? left + c * kLanes : right + (c - C / 2) * kLanes, v[c], v[c + 1]);
+KVPACT_UNROLL
+    for (int m = 0; m < M; m++) {
+      const Vec row = set1(b[m * b_stride]);
+KVPACT_UNROLL
+      for (int c = 0; c < C; c++) sum[m][c] = fma(row, v[c], sum[m][c]);
+    }
+  }
+}
+
+// Scaled scores of M rows of q with `Halves` halves of a tile from `first`: one accumulator a key, d ascending from +0.
+template <class T, int M, int Halves, bool Ask>
+static void score(const Tile<T>& tile, int first, const float* q, int64_t head_dim, float scale, float* scores, int64_t row_stride,
+                  const Ahead& ahead) {
+  constexpr int C = 2 * Halves, kBytes = C * kLanes * static_cast<int>(sizeof(T));
   Vec sum[M][C];
 KVPACT_UNROLL
   for (int m = 0; m < M; m++)
 KVPACT_UNROLL
     for (int c = 0; c < C; c++) sum[m][c] = zero();
-  const T* key[C];
-KVPACT_UNROLL
-  for (int c = 0; c < C; c++) key[c] = tile.key[first + c];
-  const int64_t stride = tile.key_stride;
+  const T *left = tile.key[first], *right = Halves == 2 ? tile.key[1] : left + kLanes;
+  const int64_t stride = tile.key_stride, half_bytes = kHalf * head_dim * static_cast<int64_t>(sizeof(T)), spread = ahead.spread;
   for (int64_t d8 = 0; d8 < head_dim; d8 += kLanes) {
-    const char* wanted = Ask ? wanted_from<C>(ahead, first / C * head_dim + d8, head_dim) : nullptr;
+    const char* wanted = Ask ? wanted_from(ahead, first * half_bytes + d8 * kBytes, half_bytes) : nullptr;
     for (int64_t d = d8; d < d8 + kLanes; d++) {
-      if (Ask) ask<C, T>(wanted, ahead);
-      // The smaller side stays in registers, the other passes through one.
-      if constexpr (M < C) {
-        Vec b[M];
-KVPACT_UNROLL
-        for (int m = 0; m < M; m++) b[m] = set1(q[d * M + m]);
-KVPACT_UNROLL
-        for (int c = 0; c < C; c++) {
-          const Vec k = load(key[c] + d * stride);
-KVPACT_UNROLL
-          for (int m = 0; m < M; m++) sum[m][c] = fma(b[m], k, sum[m][c]);
-        }
-      } else {
-        Vec k[C];
-KVPACT_UNROLL
-        for (int c = 0; c < C; c++) k[c] = load(key[c] + d * stride);
-KVPACT_UNROLL
-        for (int m = 0; m < M; m++) {
-          const Vec b = set1(q[d * M + m]);
-KVPACT_UNROLL
-          for (int c = 0; c < C; c++) sum[m][c] = fma(b, k[c], sum[m][c]);
-        }
-      }
+      if (Ask) ask<kBytes>(wanted, spread);
+      multiply<T, M, C>(sum, q + d, head_dim, left + d * stride, right + d * stride);
     }
   }
 KVPACT_UNROLL
-  for (int m = 0; m < M; m++)
+  for (int m = 0; m < M; m++) {
 KVPACT_UNROLL
-    for (int c = 0; c < C; c++) store(scores + m * kTile + (first + c) * kLanes, sum[m][c]);
-}
-
-// acc [M][head_dim] += p [M][32] times values, for C vectors of outputs from `x`: one accumulator an output, keys ascending. Keys that
-// are not in `visible` are not multiplied: 0 times NaN is no 0.
-template <class T, int M, int C, bool Ask>
-static inline void add_values(const Tile<T>& tile, const Ahead& ahead, uint32_t visible, const float* p,
-                              int64_t head_dim, int64_t x, float* acc) {
-  Vec sum[M][C];
+    for (int c = 0; c < C; c += 2) settle(left, sum[m][c], sum[m][c + 1]);
 KVPACT_UNROLL
-  for (int m = 0; m < M; m++)
-KVPACT_UNROLL
-    for (int c = 0; c < C; c++) sum[m][c] = load(acc + m * head_dim + x + c * kLanes);
-  const auto take = [&](int64_t t, const T* row) {
-    Vec v[C];
-KVPACT_UNROLL
-    for (int c = 0; c < C; c++) v[c] = load(row + c * kLanes);
-KVPACT_UNROLL
-    for (int m = 0; m < M; m++) {
-      const Vec b = set1(p[m * kTile + t]);
-KVPACT_UNROLL
-      for (int c = 0; c < C; c++) sum[m][c] = fma(b, v[c], sum[m][c]);
-    }
-  };
-  if (visible == kAllVisible) {
-    for (int j = 0; j < kColumns; j++) {
-      const T* row = tile.value[j] + x;
-      const char* wanted = Ask ? wanted_from<C>(ahead, x / (C * kLanes) * kTile + j * kLanes, head_dim) : nullptr;
-      for (int i = 0; i < kLanes; i++) {
-        if (Ask) ask<C, T>(wanted, ahead);
-        take(j * kLanes + i, row + i * head_dim);
-      }
-    }
-  } else {
-    for (uint32_t left = visible; left; left &= left - 1) {
-      const int t = __builtin_ctz(left);
-      take(t, tile.value[t / kLanes] + (t % kLanes) * head_dim + x);
-    }
+    for (int c = 0; c < C; c++) store(scores + m * row_stride + first * kHalf + c * kLanes, mul(sum[m][c], set1(scale)));
   }
-KVPACT_UNROLL
-  for (int m = 0; m < M; m++)
-KVPACT_UNROLL
-    for (int c = 0; c < C; c++) store(acc + m * head_dim + x + c * kLanes, sum[m][c]);
 }
 
-// Three rows by four vectors, or six by two, are twelve accumulators: enough to hide the latency of an FMA, few enough for sixteen
-// registers.
+// Twelve accumulators or more hide the latency of an FMA. Halves that no row sees are left out.
 template <class T, int M, bool Ask>
-static void score_rows(const Tile<T>& tile, const float* q, int64_t head_dim, float* scores, const Ahead& ahead) {
-  constexpr int C = M <= 3 ? 4 : 2;
-  for (int first = 0; first < kColumns; first += C) score<T, M, C, Ask>(tile, first, q, head_dim, scores, ahead);
+static void score_rows(const Tile<T>& tile, uint32_t any, const float* q, int64_t head_dim, float scale, float* scores,
+                       int64_t row_stride, const Ahead& ahead) {
+  constexpr uint32_t kLow = kAllVisible >> kHalf;
+  if constexpr (M * kColumns <= kAccumulators)
+    if (any & kLow && any & ~kLow) return score<T, M, 2, Ask>(tile, 0, q, head_dim, scale, scores, row_stride, ahead);
+  if (any & kLow) score<T, M, 1, Ask>(tile, 0, q, head_dim, scale, scores, row_stride, ahead);
+  if (any & ~kLow) score<T, M, 1, Ask>(tile, 1, q, head_dim, scale, scores, row_stride, ahead);
 }
 
-template <class T, int M, bool Ask>
-static void add_value_rows(const Tile<T>& tile, const Ahead& ahead, uint32_t visible, const float* p,
-                           int64_t head_dim, float* acc) {
-  constexpr int C = M <= 3 ? 4 : 2;
-  int64_t x = 0;
-  for (; x + C * kLanes <= head_dim; x += C * kLanes) add_values<T, M, C, Ask>(tile, ahead, visible, p, head_dim, x, acc);
-  for (; x < head_dim; x += kLanes) add_values<T, M, 1, false>(tile, ahead, visible, p, head_dim, x, acc);
-}
-
-// A row's running fold: the largest score so far, and the sum of exp(score - largest); 0 when no key was visible.
-struct Fold {
-  float largest, sum;
+// What the rows of a panel see of some tiles, and what their sums are scaled by before each.
+struct Seen {
+  int count;                                // tiles
+  bool whole;                               // all rows see all of them
+  uint32_t by_all[kTogether], by_any[kTogether], by_row[kTogether][kMaxPanel];
+  bool grown[kTogether];                    // a row's maximum grew: its sums shrink
+  const float *weights, *shrink;            // of row m and tile i: [m * row_stride + i * 32 ..), [m * kTogether + i]
+  int64_t row_stride;
 };
 
-static inline float exp_nonpositive(float x) {
-  alignas(32) float lanes[kLanes];
-  store(lanes, exp_nonpositive(set1(x)));
-  return lanes[0];
+// acc [M][head_dim] += weights times values, for C vectors of outputs from `x`: one accumulator an output, keys ascending. Keys that a
+// row doesn't see are not multiplied: 0 times NaN is no 0. What some rows see alone, of a diagonal or a window, they add singly.
+template <class T, int M, int C, bool Whole, bool Ask>
+static void add_values(const Tile<T>* tiles, const Seen& seen, int64_t head_dim, int64_t x, float* acc, const Ahead* ahead) {
+  constexpr int kBytes = C * kLanes * static_cast<int>(sizeof(T));
+  const T* type = nullptr;
+  Vec sum[M][C];
+KVPACT_UNROLL
+  for (int m = 0; m < M; m++) {
+KVPACT_UNROLL
+    for (int c = 0; c < C; c++) sum[m][c] = load(acc + m * head_dim + x + c * kLanes);
+KVPACT_UNROLL
+    for (int c = 0; c + 1 < C; c += 2) unsettle(type, sum[m][c], sum[m][c + 1]);
+  }
+  const int64_t half_bytes = kHalf * head_dim * static_cast<int64_t>(sizeof(T)), part = kTile * kBytes, parts = 2 * half_bytes / part;
+  for (int i = 0; i < seen.count; i++) {
+    const Tile<T>& tile = tiles[i];
+    const float* p = seen.weights + i * kTile;
+    if (seen.grown[i]) {
+KVPACT_UNROLL
+      for (int m = 0; m < M; m++)
+KVPACT_UNROLL
+        for (int c = 0; c < C; c++) sum[m][c] = mul(sum[m][c], set1(seen.shrink[m * kTogether + i]));
+    }
+    const int64_t place = x / (C * kLanes) * seen.count + i;
+    if (Whole || seen.by_all[i] == kAllVisible) {
+      for (int h = 0; h < kHalves; h++) {
+        const T* row = tile.value[h] + x;
+        const char* wanted = Ask ? wanted_from(ahead[place / parts], place % parts * part + h * part / 2, half_bytes) : nullptr;
+        const int64_t spread = Ask ? ahead[place / parts].spread : 0;
+        for (int t = 0; t < kHalf; t++, row += head_dim) {
+          if (Ask) ask<kBytes>(wanted, spread);
+          multiply<T, M, C>(sum, p + h * kHalf + t, seen.row_stride, row, row + C / 2 * kLanes);
+        }
+      }
+      continue;
+    }
+    for (uint32_t left = seen.by_any[i]; left;) {
+      int t = __builtin_ctz(left);
+      const uint32_t shared = ~seen.by_all[i] >> t;  // 0 from a bit on: a run that all see reaches to the first 1
+      int stop = shared & 1 ? t : shared ? t + __builtin_ctz(shared) : static_cast<int>(kTile);
+      stop = stop <= kHalf || t >= kHalf ? stop : kHalf;
+      const T* row = tile.value[t / kHalf] + t % kHalf * head_dim + x;
+      if (stop == t) {
+KVPACT_UNROLL
+        for (int m = 0; m < M; m++)
+          if (seen.by_row[i][m] >> t & 1) {
+            Vec one[1][C];
+KVPACT_UNROLL
+            for (int c = 0; c < C; c++) one[0][c] = sum[m][c];
+            multiply<T, 1, C>(one, p + m * seen.row_stride + t, 0, row, row + C / 2 * kLanes);
+KVPACT_UNROLL
+            for (int c = 0; c < C; c++) sum[m][c] = one[0][c];
+          }
+        left &= left - 1;
+        continue;
+      }
+      for (; t < stop; t++, row += head_dim) {
+        multiply<T, M, C>(sum, p + t, seen.row_stride, row, row + C / 2 * kLanes);
+        left &= left - 1;
+      }
+    }
+  }
+KVPACT_UNROLL
+  for (int m = 0; m < M; m++) {
+KVPACT_UNROLL
+    for (int c = 0; c + 1 < C; c += 2) settle(type, sum[m][c], sum[m][c + 1]);
+KVPACT_UNROLL
+    for (int c = 0; c < C; c++) store(acc + m * head_dim + x + c * kLanes, sum[m][c]);
+  }
 }
 
-// Turns a row's raw scores [32] into weights, and scales what the row has gathered when its maximum grows. visible is not 0.
-static inline void weigh(float* scores, uint32_t visible, float scale, float soft_cap, Fold& fold, float* acc, int64_t head_dim) {
-  Vec s[kColumns];
-KVPACT_UNROLL
-  for (int c = 0; c < kColumns; c++) s[c] = mul(load(scores + c * kLanes), set1(scale));
-  if (soft_cap != 0)
-    for (int c = 0; c < kColumns; c++) s[c] = mul(set1(soft_cap), tanh(div(s[c], set1(soft_cap))));
-  if (visible != kAllVisible)
-    for (int c = 0; c < kColumns; c++) s[c] = select(mask_of(visible >> (c * kLanes) & 0xff), s[c], set1(-__builtin_inff()));
-  const float largest = larger(fold.largest, max_lanes(max(max(s[0], s[1]), max(s[2], s[3]))));
-KVPACT_UNROLL
-  for (int c = 0; c < kColumns; c++) {
-    s[c] = exp_nonpositive(sub(s[c], set1(largest)));
-    store(scores + c * kLanes, s[c]);
-  }
-  const float sum = sum_lanes(add(add(s[0], s[1]), add(s[2], s[3])));
-  if (fold.largest != largest) {  // equal maxima would scale by exp(0) = 1: no bit changes
-    const float shrink = exp_nonpositive(fold.largest - largest);
-    fold.sum *= shrink;
-    for (int64_t x = 0; x < head_dim; x += kLanes) store(acc + x, mul(load(acc + x), set1(shrink)));
-  }
-  fold = {largest, fold.sum + sum};
+template <class T, int M, bool Whole, bool Ask>
+static void add_value_rows(const Tile<T>* tiles, const Seen& seen, int64_t head_dim, float* acc, const Ahead* ahead) {
+  constexpr int C = 8 * M <= kAccumulators ? 8 : 4 * M <= kAccumulators ? 4 : 2;
+  int64_t x = 0;
+  for (; x + C * kLanes <= head_dim; x += C * kLanes) add_values<T, M, C, Whole, Ask>(tiles, seen, head_dim, x, acc, ahead);
+  if constexpr (C > 2)
+    for (; x + 2 * kLanes <= head_dim; x += 2 * kLanes) add_values<T, M, 2, Whole, false>(tiles, seen, head_dim, x, acc, ahead);
+  if (x < head_dim) add_values<T, M, 1, Whole, false>(tiles, seen, head_dim, x, acc, ahead);
 }
 
 }  // namespace kvpact::KVPACT_ISA_NS
