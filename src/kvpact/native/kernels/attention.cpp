@@ -60,7 +60,8 @@ Seen seen_by_panel(const Rows& rows, const Batch<T>& batch, int64_t first, int p
   seen.whole = true;
   seen.row_stride = kTile * rows.together;
   seen.weights = rows.scores + first * seen.row_stride;
-  seen.shrink = rows.shrink + first * kTogether;
+  seen.shrink = rows.shrink + first * rows.together;
+  seen.shrink_stride = rows.together;
   for (int i = 0; i < batch.count; i++) {
     const uint32_t* visible = batch.visible + i * (rows.count / rows.group);
     seen.by_all[i] = kAllVisible;
@@ -69,7 +70,7 @@ Seen seen_by_panel(const Rows& rows, const Batch<T>& batch, int64_t first, int p
       seen.by_row[i][m] = by_row;
       seen.by_any[i] |= by_row;
       seen.by_all[i] &= by_row;
-      seen.grown[i] |= seen.shrink[m * kTogether + i] != 1.0f;
+      seen.grown[i] |= seen.shrink[m * seen.shrink_stride + i] != 1.0f;
     }
     seen.whole &= seen.by_all[i] == kAllVisible;
   }
@@ -94,24 +95,23 @@ void score_all(const Rows& rows, const Batch<T>& batch, float scale) {
   }
 }
 
+// Row r's tile i: eight rows of one tile side by side, or two rows of four.
 template <class T>
 void weigh_all(const Rows& rows, const Batch<T>& batch, float soft_cap) {
-  Scores scores;
-  const int64_t tokens = rows.count / rows.group;
-  if (rows.together == 1) {
-    for (int64_t r = 0; r < rows.count; r += kLanes) {
-      scores.count = static_cast<int>(smaller(rows.count - r, kLanes));
-      for (int m = 0; m < scores.count; m++)
-        scores.at[m] = rows.scores + (r + m) * kTile, scores.seen[m] = batch.visible[(r + m) / rows.group];
-      weigh_rows(scores, soft_cap, rows.largest + r, rows.sum + r, rows.shrink + r * kTogether);
+  const int64_t tokens = rows.count / rows.group, tiles = rows.together, step = kLanes / tiles;
+  for (int64_t r = 0; r < rows.count; r += step) {
+    Scores scores;
+    for (int lane = 0; lane < kLanes; lane++) {
+      const int64_t row = r + lane / tiles, i = lane % tiles;
+      scores.at[lane] = rows.scores + (row * tiles + i) * kTile;
+      scores.seen[lane] = row < rows.count && i < batch.count ? batch.visible[i * tokens + row / rows.group] : 0;
     }
-    return;
-  }
-  for (int64_t r = 0; r < rows.count; r++) {
-    scores.count = batch.count;
-    for (int i = 0; i < batch.count; i++)
-      scores.at[i] = rows.scores + (r * rows.together + i) * kTile, scores.seen[i] = batch.visible[i * tokens + r / rows.group];
-    weigh_tiles(scores, soft_cap, rows.largest[r], rows.sum[r], rows.shrink + r * kTogether);
+    alignas(32) float shrink[kLanes];
+    if (tiles == 1)
+      weigh_rows(scores, soft_cap, rows.largest + r, rows.sum + r, shrink);
+    else
+      weigh_tiles(scores, soft_cap, rows.largest + r, rows.sum + r, shrink);
+    memcpy(rows.shrink + r * tiles, shrink, sizeof(shrink));
   }
 }
 

@@ -45,6 +45,12 @@ KVPACT_UNROLL
   }
   return op(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd));
 }
+// (x, a0, a1, a2) and (x, x, a0, a1) of both halves, each with its own x.
+KVPACT_INLINE Vec after_one(Vec x, Vec a) { return _mm256_blend_ps(_mm256_shuffle_ps(a, a, 0x90), x, 0x11); }
+KVPACT_INLINE Vec after_two(Vec x, Vec a) { return _mm256_blend_ps(_mm256_shuffle_ps(a, a, 0x40), x, 0x33); }
+// a in four lanes, b in the other four.
+KVPACT_INLINE Vec set2(float a, float b) { return _mm256_insertf128_ps(_mm256_set1_ps(a), _mm_set1_ps(b), 1); }
+
 KVPACT_INLINE Vec sum_each(const Vec (&v)[kLanes]) {
   return reduce_each(v, [](Vec a, Vec b) { return add(a, b); });
 }
@@ -53,6 +59,14 @@ KVPACT_INLINE Vec max_each(const Vec (&v)[kLanes]) {
 }
 
 #else
+
+KVPACT_INLINE __m128 after_one(__m128 x, __m128 a) {
+  const __m128 b = _mm_shuffle_ps(x, a, 0x00);  // x x a0 a0
+  return _mm_shuffle_ps(_mm_shuffle_ps(b, b, 0x88), _mm_shuffle_ps(a, a, 0x99), 0x44);
+}
+KVPACT_INLINE Vec after_one(Vec x, Vec a) { return {after_one(x.lo, a.lo), after_one(x.hi, a.hi)}; }
+KVPACT_INLINE Vec after_two(Vec x, Vec a) { return {_mm_shuffle_ps(x.lo, a.lo, 0x44), _mm_shuffle_ps(x.hi, a.hi, 0x44)}; }
+KVPACT_INLINE Vec set2(float a, float b) { return {_mm_set1_ps(a), _mm_set1_ps(b)}; }
 
 KVPACT_INLINE void settle(const bf16_t*, Vec& a, Vec& b) {
   const Vec even = a, odd = b;

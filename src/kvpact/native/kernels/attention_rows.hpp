@@ -58,7 +58,7 @@ struct Fold {
 struct Rows {
   int64_t count, head_dim, group;
   float *q, *acc, *total_acc;           // [count][head_dim]
-  float *scores, *shrink;               // [count][together * 32], [count][kTogether]
+  float *scores, *shrink;               // [count][together * 32], [count][together], padded
   float *largest, *sum;                 // [count], padded to whole vectors
   float *keys, *values;                 // of a widened tile
   int together;                         // tiles
@@ -81,7 +81,7 @@ static inline void open_rows(Rows& rows, const AttentionStep& step, const Attent
   rows.together = count <= kDirectRows && step.entries.block_size % kHalf == 0 ? kTogether : 1;
   rows.q = take<float>(scratch, count * dim);
   rows.scores = take<float>(scratch, count * kTile * rows.together);
-  rows.shrink = take<float>(scratch, count * kTogether);
+  rows.shrink = take<float>(scratch, (count + kLanes) * rows.together);
   rows.acc = take<float>(scratch, count * dim);
   rows.total_acc = take<float>(scratch, count * dim);
   rows.keys = take<float>(scratch, dim * kTile);
@@ -95,7 +95,7 @@ static inline void open_rows(Rows& rows, const AttentionStep& step, const Attent
 
 // As open_rows takes it, whatever the number of rows up to `rows`.
 static inline int64_t scratch_of_rows(int64_t rows, int64_t head_dim) {
-  return rows * (3 * head_dim + kTile + kTogether + 4) + kDirectRows * kTile * kTogether + 2 * head_dim * kTile + 10 * 16;
+  return rows * (3 * head_dim + kTile + 5) + kDirectRows * (kTile + 2) * kTogether + 2 * head_dim * kTile + 11 * 16;
 }
 
 // Where row r (token-major, then query head) of the unit lies in q and out.

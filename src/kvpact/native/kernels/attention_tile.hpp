@@ -86,7 +86,7 @@ KVPACT_UNROLL
 
 // Scaled scores of M rows of q with `Halves` halves of a tile from `first`: one accumulator a key, d ascending from +0.
 template <class T, int M, int Halves, bool Ask>
-static void score(const Tile<T>& tile, int first, const float* q, int64_t head_dim, float scale, float* scores, int64_t row_stride,
+KVPACT_NOINLINE static void score(const Tile<T>& tile, int first, const float* q, int64_t head_dim, float scale, float* scores, int64_t row_stride,
                   const Ahead& ahead) {
   constexpr int C = 2 * Halves, kBytes = C * kLanes * static_cast<int>(sizeof(T));
   Vec sum[M][C];
@@ -129,14 +129,14 @@ struct Seen {
   bool whole;                               // all rows see all of them
   uint32_t by_all[kTogether], by_any[kTogether], by_row[kTogether][kMaxPanel];
   bool grown[kTogether];                    // a row's maximum grew: its sums shrink
-  const float *weights, *shrink;            // of row m and tile i: [m * row_stride + i * 32 ..), [m * kTogether + i]
-  int64_t row_stride;
+  const float *weights, *shrink;            // of row m and tile i: [m * row_stride + i * 32 ..), [m * shrink_stride + i]
+  int64_t row_stride, shrink_stride;
 };
 
 // acc [M][head_dim] += weights times values, for C vectors of outputs from `x`: one accumulator an output, keys ascending. Keys that a
 // row doesn't see are not multiplied: 0 times NaN is no 0. What some rows see alone, of a diagonal or a window, they add singly.
 template <class T, int M, int C, bool Whole, bool Ask>
-static void add_values(const Tile<T>* tiles, const Seen& seen, int64_t head_dim, int64_t x, float* acc, const Ahead* ahead) {
+KVPACT_NOINLINE static void add_values(const Tile<T>* tiles, const Seen& seen, int64_t head_dim, int64_t x, float* acc, const Ahead* ahead) {
   constexpr int kBytes = C * kLanes * static_cast<int>(sizeof(T));
   const T* type = nullptr;
   Vec sum[M][C];
@@ -155,7 +155,7 @@ KVPACT_UNROLL
 KVPACT_UNROLL
       for (int m = 0; m < M; m++)
 KVPACT_UNROLL
-        for (int c = 0; c < C; c++) sum[m][c] = mul(sum[m][c], set1(seen.shrink[m * kTogether + i]));
+        for (int c = 0; c < C; c++) sum[m][c] = mul(sum[m][c], set1(seen.shrink[m * seen.shrink_stride + i]));
     }
     const int64_t place = x / (C * kLanes) * seen.count + i;
     if (Whole || seen.by_all[i] == kAllVisible) {
