@@ -77,8 +77,14 @@ Seen seen_by_panel(const Rows& rows, const Batch<T>& batch, int64_t first, int p
   return seen;
 }
 
+// What is asked for while a copied tile is worked on: the lines that the next copy will read.
+struct Source {
+  Ahead keys, values;
+  int64_t half_bytes;  // 0: nothing
+};
+
 template <class T, bool Ask>
-void score_all(const Rows& rows, const Batch<T>& batch, float scale) {
+void score_all(const Rows& rows, const Batch<T>& batch, float scale, const Source& source) {
   const int64_t dim = rows.head_dim, row_stride = kTile * rows.together, tokens = rows.count / rows.group;
   Ahead ahead{};
   for (int i = 0; i < batch.count; i++) {
@@ -87,9 +93,15 @@ void score_all(const Rows& rows, const Batch<T>& batch, float scale) {
       const int panel = panel_rows(rows.count - r);
       uint32_t any = 0;
       for (int64_t t = r / rows.group; t <= (r + panel - 1) / rows.group; t++) any |= batch.visible[i * tokens + t];
-      with_rows(panel, [&](auto m) {
-        score_rows<T, m(), Ask>(batch.tiles[i], any, rows.q + r * dim, dim, scale, rows.scores + r * row_stride + i * kTile, row_stride, ahead);
-      });
+      if (source.half_bytes) ask_share(source.keys, source.half_bytes, r, r + panel, rows.count);
+      if (any) {
+        constexpr int kStep = Ask ? 2 : 1;  // where entries lie, halves are the unit
+        const int first = __builtin_ctz(any) / kLanes / kStep * kStep, last = (31 - __builtin_clz(any)) / kLanes;
+        with_rows(panel, [&](auto m) {
+          score_rows<T, m(), Ask>(batch.tiles[i], first, (last + kStep) / kStep * kStep, rows.q + r * dim, dim, scale,
+                                  rows.scores + r * row_stride + i * kTile, row_stride, ahead);
+        });
+      }
       r += panel;
     }
   }
@@ -116,11 +128,12 @@ void weigh_all(const Rows& rows, const Batch<T>& batch, float soft_cap) {
 }
 
 template <class T, bool Ask>
-void add_all(const Rows& rows, const Batch<T>& batch, const Ahead* ahead) {
+void add_all(const Rows& rows, const Batch<T>& batch, const Ahead* ahead, const Source& source) {
   const int64_t dim = rows.head_dim;
   for (int64_t r = 0; r < rows.count;) {
     const int panel = panel_rows(rows.count - r);
     const Seen seen = seen_by_panel(rows, batch, r, panel);
+    if (source.half_bytes) ask_share(source.values, source.half_bytes, r, r + panel, rows.count);
     with_rows(panel, [&](auto m) {
       if (seen.whole)
         add_value_rows<T, m(), true, Ask>(batch.tiles, seen, dim, rows.acc + r * dim, ahead);
@@ -144,10 +157,17 @@ void fold_in_place(Rows& rows, const AttentionStep& step, Course course, const B
     most = most < kTogether ? 2 * most : kTogether;
     gather(rows, course, most, batches[turn ^ 1], place);
     for (int i = 0; i < kTogether; i++) ahead[i] = keys_of(i < next.count ? next.tiles[i] : now.tiles[0], rows.head_dim);
-    score_all<T, true>(rows, now, step.scale);
+    score_all<T, true>(rows, now, step.scale, {});
     weigh_all(rows, now, step.soft_cap);
-    add_all<T, true>(rows, now, ahead);
+    add_all<T, true>(rows, now, ahead, {});
   }
+}
+
+template <class T>
+Source source_of(const Blocks<T>& blocks, const Course& course) {
+  if (course.base >= course.stop || blocks.size % kHalf) return {};
+  const Tile<T> tile = tile_in_place(blocks, course.base, run_of_bits(0, course.stop, course.base));
+  return {keys_of(tile, blocks.head_dim), values_of(tile), kHalf * blocks.head_dim * static_cast<int64_t>(sizeof(T))};
 }
 
 template <class T>
@@ -155,9 +175,10 @@ void fold_copies(Rows& rows, const AttentionStep& step, Course course, const Blo
   const auto place = [&](int64_t base, uint32_t any) { return tile_copied(blocks, base, any, rows.keys, rows.values); };
   Batch<float> batch;
   for (gather(rows, course, 1, batch, place); batch.count; gather(rows, course, 1, batch, place)) {
-    score_all<float, false>(rows, batch, step.scale);
+    const Source source = source_of(blocks, course);
+    score_all<float, false>(rows, batch, step.scale, source);
     weigh_all(rows, batch, step.soft_cap);
-    add_all<float, false>(rows, batch, nullptr);
+    add_all<float, false>(rows, batch, nullptr, source);
   }
 }
 
@@ -214,6 +235,11 @@ void attend(const AttentionStep& step, const AttentionUnit& unit, float* scratch
       to[0] = rows.largest[r], to[1] = rows.sum[r];
       memcpy(to + 2, rows.acc + r * dim, bytes_of(dim));
     }
+    return;
+  }
+  if (unit.num_segments == 1) {
+    fold_segment_of(rows, step, unit, 0);
+    for (int64_t r = 0; r < rows.count; r++) write_row(fold_of(r), rows.acc + r * dim, dim, step.out + row_offset(step, unit, r));
     return;
   }
   for (int64_t r = 0; r < rows.count; r++) rows.total[r] = {0.0f, 0.0f};

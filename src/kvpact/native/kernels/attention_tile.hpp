@@ -50,31 +50,38 @@ KVPACT_UNROLL
   wanted += Bytes * spread;
 }
 
-// Sums of M rows by C vectors += b[m] v[c]. The smaller side stays in registers, the other passes through one or two.
+// Asks for the lines that are the share of rows [first, last) of `count`.
+static inline void ask_share(const Ahead& ahead, int64_t half_bytes, int64_t first, int64_t last, int64_t count) {
+  const int64_t lines = kHalves * half_bytes / 64;
+  for (int64_t line = lines * first / count; line < lines * last / count; line++) prefetch_l2(wanted_from(ahead, line * 64, half_bytes));
+}
+
+// Sums of M rows by C vectors += b[m] v[c]. The smaller side stays in registers, the other passes through one or two. Two vectors lie
+// at `left`, the others at `right`.
 template <class T, int M, int C>
 KVPACT_INLINE void multiply(Vec (&sum)[M][C], const float* b, int64_t b_stride, const T* left, const T* right) {
-  static_assert(C == 1 || C % 2 == 0, "vectors come in pairs");
-  if constexpr (C == 1) {
-    const Vec v = load(left);
-KVPACT_UNROLL
-    for (int m = 0; m < M; m++) sum[m][0] = fma(set1(b[m * b_stride]), v, sum[m][0]);
-  } else if constexpr (M < C) {
+  const auto at = [&](int c) { return c < 2 ? left + c * kLanes : right + (c - 2) * kLanes; };
+  if constexpr (M < C) {
     Vec row[M];
 KVPACT_UNROLL
     for (int m = 0; m < M; m++) row[m] = set1(b[m * b_stride]);
-KVPACT_UNROLL
-    for (int c = 0; c < C; c += 2) {
-      Vec v, w;
-      load_pair(2 * c < C ? left + c * kLanes : right + (c - C / 2) * kLanes, v, w);
+    const auto add_column = [&](int c, Vec v) {
 KVPACT_UNROLL
       for (int m = 0; m < M; m++) sum[m][c] = fma(row[m], v, sum[m][c]);
+    };
 KVPACT_UNROLL
-      for (int m = 0; m < M; m++) sum[m][c + 1] = fma(row[m], w, sum[m][c + 1]);
+    for (int c = 0; c + 1 < C; c += 2) {
+      Vec v, w;
+      load_pair(at(c), v, w);
+      add_column(c, v);
+      add_column(c + 1, w);
     }
+    if constexpr (C % 2 == 1) add_column(C - 1, load(at(C - 1)));
   } else {
     Vec v[C];
 KVPACT_UNROLL
-    for (int c = 0; c < C; c += 2) load_pair(2 * c < C ? left + c * kLanes : right + (c - C / 2) * kLanes, v[c], v[c + 1]);
+    for (int c = 0; c + 1 < C; c += 2) load_pair(at(c), v[c], v[c + 1]);
+    if constexpr (C % 2 == 1) v[C - 1] = load(at(C - 1));
 KVPACT_UNROLL
     for (int m = 0; m < M; m++) {
       const Vec row = set1(b[m * b_stride]);
@@ -84,20 +91,20 @@ KVPACT_UNROLL
   }
 }
 
-// Scaled scores of M rows of q with `Halves` halves of a tile from `first`: one accumulator a key, d ascending from +0.
-template <class T, int M, int Halves, bool Ask>
-KVPACT_NOINLINE static void score(const Tile<T>& tile, int first, const float* q, int64_t head_dim, float scale, float* scores, int64_t row_stride,
-                  const Ahead& ahead) {
-  constexpr int C = 2 * Halves, kBytes = C * kLanes * static_cast<int>(sizeof(T));
+// Scaled scores of M rows of q with C vectors of positions from `first`: one accumulator a key, d ascending from +0.
+template <class T, int M, int C, bool Ask>
+KVPACT_NOINLINE static void score(const Tile<T>& tile, int first, const float* q, int64_t head_dim, float scale, float* scores,
+                                  int64_t row_stride, const Ahead& ahead) {
+  constexpr int kBytes = C * kLanes * static_cast<int>(sizeof(T));
   Vec sum[M][C];
 KVPACT_UNROLL
   for (int m = 0; m < M; m++)
 KVPACT_UNROLL
     for (int c = 0; c < C; c++) sum[m][c] = zero();
-  const T *left = tile.key[first], *right = Halves == 2 ? tile.key[1] : left + kLanes;
+  const T *left = tile.key[first / 2] + first % 2 * kLanes, *right = first ? left + kHalf : tile.key[1];
   const int64_t stride = tile.key_stride, half_bytes = kHalf * head_dim * static_cast<int64_t>(sizeof(T)), spread = ahead.spread;
   for (int64_t d8 = 0; d8 < head_dim; d8 += kLanes) {
-    const char* wanted = Ask ? wanted_from(ahead, first * half_bytes + d8 * kBytes, half_bytes) : nullptr;
+    const char* wanted = Ask ? wanted_from(ahead, first / 2 * half_bytes + d8 * kBytes, half_bytes) : nullptr;
     for (int64_t d = d8; d < d8 + kLanes; d++) {
       if (Ask) ask<kBytes>(wanted, spread);
       multiply<T, M, C>(sum, q + d, head_dim, left + d * stride, right + d * stride);
@@ -106,21 +113,19 @@ KVPACT_UNROLL
 KVPACT_UNROLL
   for (int m = 0; m < M; m++) {
 KVPACT_UNROLL
-    for (int c = 0; c < C; c += 2) settle(left, sum[m][c], sum[m][c + 1]);
+    for (int c = 0; c + 1 < C; c += 2) settle(left, sum[m][c], sum[m][c + 1]);
 KVPACT_UNROLL
-    for (int c = 0; c < C; c++) store(scores + m * row_stride + first * kHalf + c * kLanes, mul(sum[m][c], set1(scale)));
+    for (int c = 0; c < C; c++) store(scores + m * row_stride + (first + c) * kLanes, mul(sum[m][c], set1(scale)));
   }
 }
 
-// Twelve accumulators or more hide the latency of an FMA. Halves that no row sees are left out.
-template <class T, int M, bool Ask>
-static void score_rows(const Tile<T>& tile, uint32_t any, const float* q, int64_t head_dim, float scale, float* scores,
+// Scores of [first, stop), in tiles as wide as the accumulators allow: twelve or more hide the latency of an FMA.
+template <class T, int M, bool Ask, int C = M * 4 <= kAccumulators ? 4 : 2>
+static void score_rows(const Tile<T>& tile, int first, int stop, const float* q, int64_t head_dim, float scale, float* scores,
                        int64_t row_stride, const Ahead& ahead) {
-  constexpr uint32_t kLow = kAllVisible >> kHalf;
-  if constexpr (M * kColumns <= kAccumulators)
-    if (any & kLow && any & ~kLow) return score<T, M, 2, Ask>(tile, 0, q, head_dim, scale, scores, row_stride, ahead);
-  if (any & kLow) score<T, M, 1, Ask>(tile, 0, q, head_dim, scale, scores, row_stride, ahead);
-  if (any & ~kLow) score<T, M, 1, Ask>(tile, 1, q, head_dim, scale, scores, row_stride, ahead);
+  for (; first + C <= stop; first += C) score<T, M, C, Ask>(tile, first, q, head_dim, scale, scores, row_stride, ahead);
+  if constexpr (C > (Ask ? 2 : 1))
+    if (first < stop) score_rows<T, M, Ask, Ask ? C / 2 : C - 1>(tile, first, stop, q, head_dim, scale, scores, row_stride, ahead);
 }
 
 // What the rows of a panel see of some tiles, and what their sums are scaled by before each.
@@ -165,7 +170,7 @@ KVPACT_UNROLL
         const int64_t spread = Ask ? ahead[place / parts].spread : 0;
         for (int t = 0; t < kHalf; t++, row += head_dim) {
           if (Ask) ask<kBytes>(wanted, spread);
-          multiply<T, M, C>(sum, p + h * kHalf + t, seen.row_stride, row, row + C / 2 * kLanes);
+          multiply<T, M, C>(sum, p + h * kHalf + t, seen.row_stride, row, row + 2 * kLanes);
         }
       }
       continue;
@@ -183,7 +188,7 @@ KVPACT_UNROLL
             Vec one[1][C];
 KVPACT_UNROLL
             for (int c = 0; c < C; c++) one[0][c] = sum[m][c];
-            multiply<T, 1, C>(one, p + m * seen.row_stride + t, 0, row, row + C / 2 * kLanes);
+            multiply<T, 1, C>(one, p + m * seen.row_stride + t, 0, row, row + 2 * kLanes);
 KVPACT_UNROLL
             for (int c = 0; c < C; c++) sum[m][c] = one[0][c];
           }
@@ -191,7 +196,7 @@ KVPACT_UNROLL
         continue;
       }
       for (; t < stop; t++, row += head_dim) {
-        multiply<T, M, C>(sum, p + t, seen.row_stride, row, row + C / 2 * kLanes);
+        multiply<T, M, C>(sum, p + t, seen.row_stride, row, row + 2 * kLanes);
         left &= left - 1;
       }
     }
