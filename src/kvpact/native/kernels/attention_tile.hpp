@@ -56,38 +56,31 @@ static inline void ask_share(const Ahead& ahead, int64_t half_bytes, int64_t fir
   for (int64_t line = lines * first / count; line < lines * last / count; line++) prefetch_l2(wanted_from(ahead, line * 64, half_bytes));
 }
 
-// Sums of M rows by C vectors += b[m] v[c]. The smaller side stays in registers, the other passes through one or two. Two vectors lie
-// at `left`, the others at `right`.
+// Sums of M rows by C vectors += b[m] v[c]. Two vectors lie at `left`, the others at `right`. They pass in pairs, against rows that stay
+// in registers or, where those are few, are broadcast again for each pair: a sum without a register costs more.
 template <class T, int M, int C>
 KVPACT_INLINE void multiply(Vec (&sum)[M][C], const float* b, int64_t b_stride, const T* left, const T* right) {
-  const auto at = [&](int c) { return c < 2 ? left + c * kLanes : right + (c - 2) * kLanes; };
-  if constexpr (M < C) {
-    Vec row[M];
+  constexpr bool kKeep = M * C + M + 2 < kAccumulators + kAccumulators / 3;  // of as many registers
+  Vec row[M];
 KVPACT_UNROLL
-    for (int m = 0; m < M; m++) row[m] = set1(b[m * b_stride]);
-    const auto add_column = [&](int c, Vec v) {
+  for (int m = 0; m < M && kKeep; m++) row[m] = set1(b[m * b_stride]);
 KVPACT_UNROLL
-      for (int m = 0; m < M; m++) sum[m][c] = fma(row[m], v, sum[m][c]);
-    };
-KVPACT_UNROLL
-    for (int c = 0; c + 1 < C; c += 2) {
-      Vec v, w;
-      load_pair(at(c), v, w);
-      add_column(c, v);
-      add_column(c + 1, w);
-    }
-    if constexpr (C % 2 == 1) add_column(C - 1, load(at(C - 1)));
-  } else {
-    Vec v[C];
-KVPACT_UNROLL
-    for (int c = 0; c + 1 < C; c += 2) load_pair(at(c), v[c], v[c + 1]);
-    if constexpr (C % 2 == 1) v[C - 1] = load(at(C - 1));
+  for (int c = 0; c < C; c += 2) {
+    const T* at = c < 2 ? left : right + (c - 2) * kLanes;
+    Vec v, w;
+    if constexpr (C == 1)
+      v = w = load(at);
+    else if (c + 1 < C)
+      load_pair(at, v, w);
+    else
+      v = w = load(at);
 KVPACT_UNROLL
     for (int m = 0; m < M; m++) {
-      const Vec row = set1(b[m * b_stride]);
-KVPACT_UNROLL
-      for (int c = 0; c < C; c++) sum[m][c] = fma(row, v[c], sum[m][c]);
+      const Vec by = kKeep ? row[m] : set1(b[m * b_stride]);
+      sum[m][c] = fma(by, v, sum[m][c]);
+      if (c + 1 < C) sum[m][c + 1 < C ? c + 1 : c] = fma(by, w, sum[m][c + 1 < C ? c + 1 : c]);
     }
+    if (!kKeep && c + 2 < C) __asm__ volatile("" ::: "memory");  // or the compiler keeps them, and a sum in memory
   }
 }
 
