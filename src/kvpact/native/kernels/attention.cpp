@@ -66,7 +66,7 @@ Seen seen_by_panel(const Rows& rows, const Batch<T>& batch, int64_t first, int p
     const uint32_t* visible = batch.visible + i * (rows.count / rows.group);
     seen.by_all[i] = kAllVisible;
     for (int m = 0; m < panel; m++) {
-      const uint32_t by_row = visible[(first + m) / rows.group];
+      const uint32_t by_row = visible[rows.token[first + m]];
       seen.by_row[i][m] = by_row;
       seen.by_any[i] |= by_row;
       seen.by_all[i] &= by_row;
@@ -92,7 +92,7 @@ void score_all(const Rows& rows, const Batch<T>& batch, float scale, const Sourc
     for (int64_t r = 0; r < rows.count;) {
       const int panel = panel_rows(rows.count - r);
       uint32_t any = 0;
-      for (int64_t t = r / rows.group; t <= (r + panel - 1) / rows.group; t++) any |= batch.visible[i * tokens + t];
+      for (int64_t t = rows.token[r]; t <= rows.token[r + panel - 1]; t++) any |= batch.visible[i * tokens + t];
       if (source.half_bytes) ask_share(source.keys, source.half_bytes, r, r + panel, rows.count);
       if (any) {
         constexpr int kStep = Ask ? 2 : 1;  // where entries lie, halves are the unit
@@ -108,18 +108,19 @@ void score_all(const Rows& rows, const Batch<T>& batch, float scale, const Sourc
 }
 
 // Row r's tile i: eight rows of one tile side by side, or two rows of four.
-template <class T>
+template <int tiles, class T>
 void weigh_all(const Rows& rows, const Batch<T>& batch, float soft_cap) {
-  const int64_t tokens = rows.count / rows.group, tiles = rows.together, step = kLanes / tiles;
+  constexpr int step = kLanes / tiles;
+  const int64_t tokens = rows.count / rows.group;
   for (int64_t r = 0; r < rows.count; r += step) {
     Scores scores;
     for (int lane = 0; lane < kLanes; lane++) {
       const int64_t row = r + lane / tiles, i = lane % tiles;
       scores.at[lane] = rows.scores + (row * tiles + i) * kTile;
-      scores.seen[lane] = row < rows.count && i < batch.count ? batch.visible[i * tokens + row / rows.group] : 0;
+      scores.seen[lane] = row < rows.count && i < batch.count ? batch.visible[i * tokens + rows.token[row]] : 0;
     }
     alignas(32) float shrink[kLanes];
-    if (tiles == 1)
+    if constexpr (tiles == 1)
       weigh_rows(scores, soft_cap, rows.largest + r, rows.sum + r, shrink);
     else
       weigh_tiles(scores, soft_cap, rows.largest + r, rows.sum + r, shrink);
@@ -158,7 +159,7 @@ void fold_in_place(Rows& rows, const AttentionStep& step, Course course, const B
     gather(rows, course, most, batches[turn ^ 1], place);
     for (int i = 0; i < kTogether; i++) ahead[i] = keys_of(i < next.count ? next.tiles[i] : now.tiles[0], rows.head_dim);
     score_all<T, true>(rows, now, step.scale, {});
-    weigh_all(rows, now, step.soft_cap);
+    weigh_all<kTogether>(rows, now, step.soft_cap);
     add_all<T, true>(rows, now, ahead, {});
   }
 }
@@ -177,7 +178,7 @@ void fold_copies(Rows& rows, const AttentionStep& step, Course course, const Blo
   for (gather(rows, course, 1, batch, place); batch.count; gather(rows, course, 1, batch, place)) {
     const Source source = source_of(blocks, course);
     score_all<float, false>(rows, batch, step.scale, source);
-    weigh_all(rows, batch, step.soft_cap);
+    weigh_all<1>(rows, batch, step.soft_cap);
     add_all<float, false>(rows, batch, nullptr, source);
   }
 }

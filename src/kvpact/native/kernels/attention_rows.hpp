@@ -64,6 +64,7 @@ struct Rows {
   int together;                         // tiles
   Fold* total;                          // [count]
   Sight sight[kMaxRows];                // by token
+  uint8_t token[kMaxRows];              // of each row: dividing costs as much as a softmax
 };
 
 static inline int64_t round_up(int64_t n) { return (n + 15) / 16 * 16; }
@@ -89,6 +90,8 @@ static inline void open_rows(Rows& rows, const AttentionStep& step, const Attent
   rows.largest = take<float>(scratch, count);
   rows.sum = take<float>(scratch, count);
   rows.total = take<Fold>(scratch, count);
+  for (int64_t i = 0, r = 0; i < unit.num_tokens; i++)
+    for (int64_t head = 0; head < step.group; head++) rows.token[r++] = static_cast<uint8_t>(i);
   for (int64_t i = 0; i < unit.num_tokens; i++)
     rows.sight[i] = sight_of(step.rules[unit.request], step.positions[unit.first_token + i], step.seq_lens[unit.request]);
 }
