@@ -131,10 +131,39 @@ struct Seen {
   int64_t row_stride, shrink_stride;
 };
 
+// A tile of a diagonal or of a window: runs of keys that all rows see, between keys that some see and that each adds for itself.
+template <class T, int M, int C>
+KVPACT_INLINE void add_ragged(Vec (&sum)[M][C], const Tile<T>& tile, const Seen& seen, int i, int64_t head_dim, int64_t x) {
+  const float* p = seen.weights + i * kTile;
+  for (uint32_t left = seen.by_any[i]; left;) {
+    int t = __builtin_ctz(left);
+    const T* row = tile.value[t / kHalf] + t % kHalf * head_dim + x;
+    if (seen.by_all[i] >> t & 1) {
+      const uint32_t after = ~seen.by_all[i] >> t;  // its first 1 ends the run
+      int stop = after ? t + __builtin_ctz(after) : static_cast<int>(kTile);
+      if (t < kHalf && stop > kHalf) stop = kHalf;
+      for (; t < stop; t++, row += head_dim, left &= left - 1) multiply<T, M, C>(sum, p + t, seen.row_stride, row, row + 2 * kLanes);
+      continue;
+    }
+    left &= left - 1;
+KVPACT_UNROLL
+    for (int m = 0; m < M; m++) {
+      if (!(seen.by_row[i][m] >> t & 1)) continue;
+      Vec one[1][C];
+KVPACT_UNROLL
+      for (int c = 0; c < C; c++) one[0][c] = sum[m][c];
+      multiply<T, 1, C>(one, p + m * seen.row_stride + t, 0, row, row + 2 * kLanes);
+KVPACT_UNROLL
+      for (int c = 0; c < C; c++) sum[m][c] = one[0][c];
+    }
+  }
+}
+
 // acc [M][head_dim] += weights times values, for C vectors of outputs from `x`: one accumulator an output, keys ascending. Keys that a
-// row doesn't see are not multiplied: 0 times NaN is no 0. What some rows see alone, of a diagonal or a window, they add singly.
+// row doesn't see are not multiplied: 0 times NaN is no 0.
 template <class T, int M, int C, bool Whole, bool Ask>
-KVPACT_NOINLINE static void add_values(const Tile<T>* tiles, const Seen& seen, int64_t head_dim, int64_t x, float* acc, const Ahead* ahead) {
+KVPACT_NOINLINE static void add_values(const Tile<T>* tiles, const Seen& seen, int64_t head_dim, int64_t x, float* acc,
+                                       const Ahead* ahead) {
   constexpr int kBytes = C * kLanes * static_cast<int>(sizeof(T));
   const T* type = nullptr;
   Vec sum[M][C];
@@ -168,31 +197,7 @@ KVPACT_UNROLL
       }
       continue;
     }
-    for (uint32_t left = seen.by_any[i]; left;) {
-      int t = __builtin_ctz(left);
-      const uint32_t shared = ~seen.by_all[i] >> t;  // 0 from a bit on: a run that all see reaches to the first 1
-      int stop = shared & 1 ? t : shared ? t + __builtin_ctz(shared) : static_cast<int>(kTile);
-      stop = stop <= kHalf || t >= kHalf ? stop : kHalf;
-      const T* row = tile.value[t / kHalf] + t % kHalf * head_dim + x;
-      if (stop == t) {
-KVPACT_UNROLL
-        for (int m = 0; m < M; m++)
-          if (seen.by_row[i][m] >> t & 1) {
-            Vec one[1][C];
-KVPACT_UNROLL
-            for (int c = 0; c < C; c++) one[0][c] = sum[m][c];
-            multiply<T, 1, C>(one, p + m * seen.row_stride + t, 0, row, row + 2 * kLanes);
-KVPACT_UNROLL
-            for (int c = 0; c < C; c++) sum[m][c] = one[0][c];
-          }
-        left &= left - 1;
-        continue;
-      }
-      for (; t < stop; t++, row += head_dim) {
-        multiply<T, M, C>(sum, p + t, seen.row_stride, row, row + 2 * kLanes);
-        left &= left - 1;
-      }
-    }
+    add_ragged(sum, tile, seen, i, head_dim, x);
   }
 KVPACT_UNROLL
   for (int m = 0; m < M; m++) {
