@@ -12,7 +12,7 @@ constexpr int64_t kUnitsOfFew = 2;
 constexpr int64_t kLeastPanels = 2;      // as measured, wider units gain nothing
 constexpr int64_t kMostPanels = 64;      // 2 MB of a 576-wide matrix
 constexpr int64_t kLeastRows = 48;       // fewer rows read each weight too often
-constexpr int64_t kRowsTogether = 6;     // the tallest tile of any build; cutting one would slow it
+constexpr int64_t kRowsTogether = 12;    // the tallest tile of any build, a whole number of those of the others: cutting one would slow it
 constexpr int64_t kPanelsTogether = 4;   // and the widest, which up to three rows have
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

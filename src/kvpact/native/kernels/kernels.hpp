@@ -85,6 +85,9 @@ struct Kernels {
 
 constexpr int64_t num_panels(int64_t out_features) { return (out_features + kPanelWidth - 1) / kPanelWidth; }
 
+namespace avx512 {
+const Kernels& table();
+}
 namespace avx2 {
 const Kernels& table();
 }
