@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -87,6 +88,18 @@ def test_entries_lie_in_private_memory_for_which_large_pages_are_wanted() -> Non
     assert "sh" not in flags
     shared = mmap.mmap(-1, 1 << 16)  # what a mapping is without a word about it
     assert "sh" in flags_of_mapping(np.frombuffer(shared, dtype=np.uint8).ctypes.data)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_what_a_forked_child_writes_stays_in_the_child() -> None:
+    keys = KVStorage(spec(), torch.float32, touch=True).layer(0).keys
+    child = os.fork()
+    if child == 0:
+        keys.fill_(7)
+        os._exit(0 if (keys == 7).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (keys == 0).all()
 
 
 def test_copies_reach_all_layers_of_their_group_in_order_and_nothing_else() -> None:

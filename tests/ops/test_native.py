@@ -144,7 +144,8 @@ def test_each_build_is_invariant_in_itself(isa: str, tiny_folder: Callable[[str]
 def test_an_unknown_build_is_refused_with_those_that_exist(tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("KVPACT_ISA", name)
     for ops in ("native", "torch"):  # sampling is the compiled core's either way
-        with pytest.raises(InvalidConfig, match=f"nothing was computed: KVPACT_ISA is '{name}'; it can be avx512, avx2 or baseline") as refusal:
+        expected = f"nothing was computed: KVPACT_ISA is '{name}'; it can be avx512, avx2 or baseline"
+        with pytest.raises(InvalidConfig, match=expected) as refusal:
             tiny_engine(ops)
         assert "unset KVPACT_ISA" in refusal.value.hint
         assert refusal.value.numbers == {"isa": name}
