@@ -135,18 +135,27 @@ class Scheduler:
     def _schedule_waiting(self, plan: list[Scheduled]) -> None:
         while self._waiting and self._has_seats(self._waiting[0]):
             choice = self._waiting[0]
-            hit = self._manager.lookup(choice.sequence)
-            missing = choice.sequence.num_tokens - hit.num_tokens
-            num_tokens = self._affordable(missing, plan)
-            if not num_tokens or not self._has_room(choice, missing):
-                return
-            try:
-                reservation = self._manager.reserve(choice.sequence, num_tokens, hit)
-            except CacheFull:
+            reservation = self._admit(choice, plan)
+            if reservation is None:
                 return
             self._waiting.pop(0)
             self.start(choice)
             plan.append(Scheduled(choice=choice, reservation=reservation))
+
+    def _admit(self, choice: Choice, plan: list[Scheduled]) -> Reservation | None:
+        """Room for a waiting choice. Nobody will give any back while it is alone, so then it does without a hit that is in its way: a
+        contiguous region is copied from the blocks of its hit, which are held until then."""
+        hits = [self._manager.lookup(choice.sequence), *([] if self._running else [None])]
+        for hit in hits:
+            missing = choice.sequence.num_tokens - (hit.num_tokens if hit is not None else 0)
+            num_tokens = self._affordable(missing, plan)
+            if not num_tokens or not self._has_room(choice, missing):
+                return None
+            try:
+                return self._manager.reserve(choice.sequence, num_tokens, hit)
+            except CacheFull:
+                continue
+        return None
 
     def _affordable(self, missing: int, plan: list[Scheduled]) -> int:
         """How many of `missing` tokens the step's budget still takes."""
