@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpact.doctor.errors import NotOffered
+from kvpact.doctor.stored import Stored
 
 #: One row of scores: [vocab] of logits or log-probabilities, NaN where the target does not show one.
 Row = NDArray[np.floating[Any]]
@@ -43,6 +44,8 @@ class Capability(str, Enum):
     TABLES = "tables"  #: `Session.cache_view` describes blocks and tables, for the laws of `kvpact.cache.laws`
     GLASS = "glass"  #: `Target.glass` loads the transparent checkpoint next to the user's model
     TEXT = "text"  #: `Target.complete` takes text
+    MODULE = "module"  #: `Target.module` is the torch module that a feed runs, in this process
+    WRITTEN = "written"  #: `Session.written` tells what the cache was given, before it stored it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,11 @@ class Session(ABC):
         """Keys and values of a context as they are stored, [length, num_kv_heads, head_dim] each."""
         raise NotOffered(Capability.ENTRIES)
 
+    def written(self, name: str, layer: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Keys and values of a context as they were given to the cache, [length, num_kv_heads, head_dim] each; only for contexts
+        that were fed and nothing else."""
+        raise NotOffered(Capability.WRITTEN)
+
     def storage(self) -> Sequence[Memory]:
         """Every tensor that holds entries of a living context."""
         raise NotOffered(Capability.STORAGE)
@@ -127,6 +135,8 @@ class Target(ABC):
 
     name: as the user gave it. level: 0 scores only, 1 steps, 2 reads the cache. vocab_size: token ids are below it.
     max_len: tokens that a context can hold. block_size, window: lengths around which faults are likely, where known.
+    layer_windows: each layer's window, None for a layer that sees everything; None where that is not known.
+    stored: the number format that entries are kept in, None when they are kept as they were computed.
     """
 
     name: str
@@ -137,6 +147,8 @@ class Target(ABC):
     block_size: int | None = None
     window: int | None = None
     num_layers: int | None = None
+    layer_windows: Sequence[int | None] | None = None
+    stored: Stored | None = None
 
     @abstractmethod
     def open(self, setting: Setting) -> Session:
@@ -145,6 +157,10 @@ class Target(ABC):
     def describe(self) -> Mapping[str, str]:
         """What was examined: engine, versions, dtype, cache. No text of a user."""
         return {}
+
+    def module(self) -> Any:
+        """The `torch.nn.Module` that a feed runs."""
+        raise NotOffered(Capability.MODULE)
 
     def glass(self) -> Target:
         """The same engine with the transparent checkpoint's weights."""

@@ -14,7 +14,9 @@ from torch import Tensor
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
 
-_OF_MODEL = frozenset({Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING})
+_OF_MODEL = frozenset(
+    {Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING, Capability.MODULE}
+)
 _OF_DYNAMIC = frozenset(
     {Capability.TRUNCATE, Capability.FORK, Capability.REORDER, Capability.ABORT, Capability.SAVE, Capability.ENTRIES, Capability.STORAGE}
 )
@@ -46,6 +48,7 @@ class HuggingFace(Target):
         self.max_len = int(getattr(config, "max_position_embeddings", 2048))
         self.window = getattr(config, "sliding_window", None)
         self.num_layers = int(config.num_hidden_layers)
+        self.layer_windows = _layer_windows(config)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._make_cache = make_cache or _dynamic
@@ -64,6 +67,9 @@ class HuggingFace(Target):
             "attention": str(self.model.config._attn_implementation),
             "torch": torch.__version__,
         }
+
+    def module(self) -> Any:
+        return self.model
 
     # The points below are where faults are put in: a subclass changes one of them.
     def make_cache(self, capacity: int) -> Any:
@@ -191,6 +197,15 @@ class HuggingFaceSession(Session):
                         )
                     )
         return found
+
+
+def _layer_windows(config: Any) -> list[int | None] | None:
+    """None where a layer is of a kind that has no window and is not full either."""
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    if kinds is None:
+        return [window] * int(config.num_hidden_layers)
+    windows = {"full_attention": None, "sliding_attention": window}
+    return [windows[kind] for kind in kinds] if set(kinds) <= set(windows) else None
 
 
 def _dynamic(model: Any, capacity: int) -> Any:
