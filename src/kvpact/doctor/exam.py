@@ -10,12 +10,15 @@ from random import Random
 import numpy as np
 
 from kvpact.doctor.errors import OutOfTime
-from kvpact.doctor.execution import Execution, Seen, execute
+from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
 from kvpact.doctor.noise import Noise, Size, distance, same_bits
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
-from kvpact.doctor.target import Capability, Row, Setting, Target
+from kvpact.doctor.target import Capability, Row, Session, Setting, Target
+
+
+Inspect = Callable[[Session, Account], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +71,11 @@ class Exam:
         longest = min(self.target.max_len - 16, 600)
         return sorted(length for length in wanted if 1 <= length <= longest)
 
-    def run(self, program: Program) -> Execution:
-        """Raises OutOfTime when the budget is spent."""
+    def run(self, program: Program, *, inspect: Inspect | None = None) -> Execution:
+        """inspect: looks at the open session and the account after the last step. Raises OutOfTime when the budget is spent."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise OutOfTime
-        return execute(program, self.target)
+        return execute(program, self.target, inspect=inspect)
 
     def recomputed(self, tokens: Sequence[int]) -> list[Row]:
         """Rows of `tokens` fed at once to a fresh context that takes over nothing: what every other way must give. One row for each

@@ -56,6 +56,7 @@ class Setting:
     capacity: int | None = None
     reuse: bool = True
     salt: str | None = None
+    record: bool = False  #: keep what the cache is given, for `Session.written`
 
 
 @dataclass(frozen=True, kw_only=True)

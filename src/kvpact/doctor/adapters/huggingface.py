@@ -15,7 +15,7 @@ from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
 
 _OF_MODEL = frozenset(
-    {Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING, Capability.MODULE}
+    {Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING, Capability.MODULE, Capability.WRITTEN}
 )
 _OF_DYNAMIC = frozenset(
     {Capability.TRUNCATE, Capability.FORK, Capability.REORDER, Capability.ABORT, Capability.SAVE, Capability.ENTRIES, Capability.STORAGE}
@@ -100,6 +100,8 @@ class HuggingFaceSession(Session):
         self._pad_id = setting.pad_id if setting.pad_id is not None else 0
         self._capacity = setting.capacity or target.max_len
         self._batches: dict[str, Batch] = {}
+        self._record = setting.record
+        self._written: dict[int, dict[int, list[tuple[Tensor, Tensor]]]] = {}
 
     @torch.inference_mode()
     def feed(self, tokens: Mapping[str, Sequence[int]]) -> Mapping[str, list[Row]]:
@@ -128,6 +130,8 @@ class HuggingFaceSession(Session):
         for row, length in enumerate(lengths):
             mask[row, width - length :] = 1
         batch = Batch(names=names, cache=self._target.make_cache(self._capacity), mask=mask)
+        if self._record:
+            self._written[id(batch)] = _recorded(batch.cache)
         self._batches.update(dict.fromkeys(names, batch))
         return batch
 
@@ -178,6 +182,13 @@ class HuggingFaceSession(Session):
         length = batch.lengths[name]
         return tuple(each[row, :, -length:].transpose(0, 1).float().numpy() for each in (part.keys, part.values))  # type: ignore[return-value]
 
+    def written(self, name: str, layer: int) -> tuple[Any, Any]:
+        batch = self._batches[name]
+        row, length = batch.names.index(name), batch.lengths[name]
+        parts = zip(*self._written[id(batch)][layer], strict=True)
+        whole = (torch.cat([part[row] for part in kind], dim=-2) for kind in parts)
+        return tuple(each[:, -length:].transpose(0, 1).float().numpy() for each in whole)  # type: ignore[return-value]
+
     def storage(self) -> Sequence[Memory]:
         found = []
         for name, batch in self._batches.items():
@@ -197,6 +208,19 @@ class HuggingFaceSession(Session):
                         )
                     )
         return found
+
+
+def _recorded(cache: Any) -> dict[int, list[tuple[Tensor, Tensor]]]:
+    """What `update` is given from now on, by layer. The cache must not be copied: the copy would still write to this one."""
+    given: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    update = cache.update
+
+    def recording(keys: Tensor, values: Tensor, layer: int, *rest: Any, **options: Any) -> Any:
+        given.setdefault(layer, []).append((keys.clone(), values.clone()))
+        return update(keys, values, layer, *rest, **options)
+
+    cache.update = recording
+    return given
 
 
 def _layer_windows(config: Any) -> list[int | None] | None:
