@@ -1,5 +1,6 @@
 """Entries that outlive their call are found, and who holds them."""
 
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from kvpact.doctor.finding import Outcome
 
 def test_a_cache_that_nobody_holds_is_freed() -> None:
     module, model = built(GivenCache), tiny_llama()
+    argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"  # renamed within version 5
     assert audit_lifetime(lambda: module(torch.rand(1, 4, 16))[1], module=module).ok
-    assert audit_lifetime(lambda: model(torch.tensor([[9, 10]]), cache=DynamicCache(), use_cache=True), module=model).ok
+    assert audit_lifetime(lambda: model(torch.tensor([[9, 10]]), **{argument: DynamicCache()}, use_cache=True), module=model).ok
 
 
 def test_a_cache_that_its_module_holds_is_found_with_its_holder() -> None:
