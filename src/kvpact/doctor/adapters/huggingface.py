@@ -224,8 +224,10 @@ def _recorded(cache: Any) -> dict[int, list[tuple[Tensor, Tensor]]]:
 
 
 def _layer_windows(config: Any) -> list[int | None] | None:
-    """None where a layer is of a kind that has no window and is not full either."""
-    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    """None where a layer is of a kind that has no window and is not full either. A window that the architecture's configuration does
+    not know is no declaration: nobody reads it."""
+    known = hasattr(type(config), "sliding_window") or "sliding_window" in signature(type(config)).parameters
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None) if known else None
     if kinds is None:
         return [window] * int(config.num_hidden_layers)
     windows = {"full_attention": None, "sliding_attention": window}
