@@ -64,3 +64,9 @@ class ReportUnreadable(KvpactError):
 
 class OutOfTime(Exception):
     """The examination's budget is spent. The runner catches it and says so; no user sees it."""
+
+
+class AuditImpossible(KvpactError):
+    """An audit was given something that it can't look at, or could not have seen a fault in it."""
+
+    code = "audit-impossible"
