@@ -81,7 +81,8 @@ def sight_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
         yield from (("", line[LABEL:]) for line in wrapped(said, width, LABEL))
 
 
-def wrapped(text: str, width: int, indent: int) -> list[str]:
-    """At least one line, each set in."""
-    space = " " * indent
-    return textwrap.wrap(text, max(width, indent + 20), initial_indent=space, subsequent_indent=space, break_long_words=False) or [space]
+def wrapped(text: str, width: int, indent: int, rest: int | None = None) -> list[str]:
+    """At least one line, each set in by `indent`, those after the first by `rest` where that is given."""
+    first, others = " " * indent, " " * (indent if rest is None else rest)
+    wide = max(width, len(others) + 20)
+    return textwrap.wrap(text, wide, initial_indent=first, subsequent_indent=others, break_long_words=False) or [first]

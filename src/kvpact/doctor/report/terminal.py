@@ -53,16 +53,13 @@ def finding_lines(finding: Finding, width: int = _WIDEST) -> Iterator[Text]:
 
 
 def _results(results: Sequence[Result], width: int) -> Iterator[Text]:
-    """A line for each; the reason goes below where there is no room beside. What a finding says above is not said again."""
+    """A line for each, and more for a long reason. What a finding says above is not said again."""
     for result in results:
         said = "" if result.findings and result.outcome is Outcome.FAILED else result.reason
-        reason = lines.wrapped(said, width, _NAME if width >= 100 else 8)
-        name = f"  {title(result.code)}"
-        if width >= 100:
-            yield Text.assemble(f"{name:{_NAME - 1}} ", (reason.pop(0).lstrip(), "dim"))
-        else:
-            yield Text(name)
-        yield from (Text(line, style="dim") for line in reason if line.strip())
+        name = f"  {title(result.code):{_NAME - 3}} " if width >= 100 else f"  {title(result.code)}{':' if said else ''} "
+        first, *rest = lines.wrapped(f"{name}{said}", width, 0, _NAME if width >= 100 else 8)
+        yield Text.assemble(first[: len(name)], (first[len(name) :], "dim"))
+        yield from (Text(line, style="dim") for line in rest)
 
 
 def _skipped(results: Sequence[Result], width: int) -> Iterator[Text]:
