@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from kvpact.doctor.errors import OutOfTime
-from kvpact.doctor.execution import Execution, Seen, execute
+from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
 from kvpact.doctor.lineage import Pieces, pieces, unordered
 from kvpact.doctor.noise import Noise, Size, distance, same_bits
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
-from kvpact.doctor.target import Capability, Row, Setting, Target
+from kvpact.doctor.target import Capability, Row, Session, Setting, Target
+
+Inspect = Callable[[Session, Account], object]
 
 #: Numbers of rows that are kept for comparison: 256 MB.
 _KEPT = 64_000_000
@@ -46,10 +48,24 @@ class Exam:
         self.shrinks = shrinks
         self.noise = Noise(repeats=False, floor=float("inf"), measured="nothing")
         self._deadline = deadline
+        #: What one rule worked out and its family may use again, by a key of its own.
+        self.memory: dict[str, Any] = {}
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
         self._plain: dict[tuple[Setting, Pieces], list[Row]] = {}
         self._power: float | None = None
         self._steady: bool | None = None
+        self._kept: dict[str, Any] = {}
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """What several rules look at and is made once: the glass checkpoint's readings, for one."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    @property
+    def deadline(self) -> float | None:
+        """Of time.monotonic()."""
+        return self._deadline
 
     def random(self, purpose: str) -> Random:
         """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""
@@ -80,11 +96,11 @@ class Exam:
         longest = min(self.target.max_len - 16, 600)
         return sorted(length for length in wanted if 1 <= length <= longest)
 
-    def run(self, program: Program, *, inspect: Any = None) -> Execution:
-        """inspect: called with the open session and the account at the end. Raises OutOfTime when the budget is spent."""
+    def run(self, program: Program, *, inspect: Inspect | None = None, observe: Any = None) -> Execution:
+        """inspect, observe: as for `execute`. Raises OutOfTime when the budget is spent."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise OutOfTime
-        return execute(program, self.target, inspect=inspect)
+        return execute(program, self.target, inspect=inspect, observe=observe)
 
     def recomputed(self, tokens: Sequence[int]) -> list[Row]:
         """Rows of `tokens` fed at once to a fresh context that takes over nothing: what every other way must give. One row for each
