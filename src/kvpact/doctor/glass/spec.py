@@ -33,6 +33,8 @@ LAYER_SHIFT = 7
 #: Values are scaled by 1, 2, 4 by token, and by head slot: a head that reads another's values, or a misplaced scale, is seen.
 GAINS = 3
 CARRIER = 8.0
+#: Ids behind `end` that a tokenizer may need for itself.
+SPARE = 3
 #: The norm divides by 2 ** NORM_POWER exactly.
 NORM_POWER = 2
 
@@ -100,7 +102,7 @@ class GlassSpec:
 
     @property
     def vocab_size(self) -> int:
-        return -(-(self.zero + 3) // 64) * 64
+        return -(-(self.end + 1 + SPARE) // 64) * 64
 
     @property
     def shown(self) -> int:
