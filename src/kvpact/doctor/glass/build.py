@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ def glass_model(
     if architecture == "gpt2":
         config, found = config_kind(**learned_settings()), learned_weights()
     else:
+        spec = replace(spec, window=window if architecture == "mistral" else None)
         extra = {"sliding_window": window} if architecture == "mistral" else {}
         rope = {"rope_type": "default", "rope_theta": spec.rope_theta}
         config = config_kind(**settings(spec, max_positions=max_positions), rope_parameters=rope, **extra)

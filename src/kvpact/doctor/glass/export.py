@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvpact.doctor.errors import TargetUnusable
-from kvpact.doctor.glass.forms import FILE, description, form_for
+from kvpact.doctor.glass.forms import FILE, description, form_of
 from kvpact.doctor.glass.learned import VOCAB, learned_settings, learned_weights
 from kvpact.doctor.glass.reading import Form
 from kvpact.doctor.glass.spec import FULL, GlassSpec
@@ -43,13 +44,14 @@ def export(folder: Path, architecture: str, *, spec: GlassSpec = FULL, gguf: boo
 
     folder.mkdir(parents=True, exist_ok=True)
     kind, _ = _KINDS[architecture]
+    if kind == "mistral":
+        spec = _windowed(spec, window)
     found = learned_weights() if kind == "gpt2" else weights(spec, qkv_bias=kind == "qwen2")
     size, end = (VOCAB, VOCAB - 1) if kind == "gpt2" else (spec.vocab_size, spec.end)
     save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
-    window_used = window if kind == "mistral" else None
-    _write(folder / "config.json", _config(architecture, spec, window_used))
+    _write(folder / "config.json", _config(architecture, spec))
     _write(folder / "generation_config.json", {"eos_token_id": end, "pad_token_id": 0, "do_sample": False})
-    _write(folder / FILE, description(kind, spec, window_used))
+    _write(folder / FILE, description(kind, spec))
     _tokenizer(folder, size, end)
     names = ["config.json", "generation_config.json", FILE, "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     if gguf:
@@ -66,17 +68,24 @@ def glass_folder(architecture: str, folder: Path, *, dtype: str = "float32") -> 
     names = {kind: name for name, (kind, _) in _KINDS.items()}
     name = names.get(architecture, "llama")
     export(folder, name)
-    return folder, form_for(_KINDS[name][0], dtype=dtype)
+    return folder, form_of(folder, dtype=dtype)
 
 
-def _config(architecture: str, spec: GlassSpec, window: int | None) -> Mapping[str, Any]:
+def _windowed(spec: GlassSpec, window: int) -> GlassSpec:
+    try:
+        return replace(spec, window=window)
+    except ValueError as error:
+        raise TargetUnusable(f"the window can't be told by this form: {error}", hint="show 20 log-probabilities, or more") from error
+
+
+def _config(architecture: str, spec: GlassSpec) -> Mapping[str, Any]:
     kind, model_class = _KINDS[architecture]
     common = {"architectures": [model_class], "model_type": kind, "torch_dtype": "float32"}
     if kind == "gpt2":
         return {**common, **learned_settings()}
     extra: dict[str, Any] = {"rope_theta": spec.rope_theta}
     if kind == "mistral":
-        extra["sliding_window"] = window
+        extra["sliding_window"] = spec.window
     elif kind == "qwen2":
         extra["use_sliding_window"] = False
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ def form_for(architecture: str, *, dtype: str = "float32", spec: GlassSpec = FUL
     return RotaryForm(spec, architecture=architecture, precision=precision)
 
 
-def description(architecture: str, spec: GlassSpec, window: int | None) -> Mapping[str, Any]:
+def description(architecture: str, spec: GlassSpec) -> Mapping[str, Any]:
     """What glass.json holds."""
-    return {"kvpact_glass": SCHEMA, "architecture": architecture, "window": window, "spec": asdict(spec)}
+    return {"kvpact_glass": SCHEMA, "architecture": architecture, "spec": asdict(spec)}
 
 
 def form_of(folder: Path | str, *, dtype: str = "float32") -> Form:
@@ -61,14 +61,22 @@ def as_row(scores: Mapping[int, float], form: Form) -> Row:
 
 
 def recognise(rows: Sequence[tuple[Sequence[int], Mapping[int, float]]], *, dtype: str = "unknown") -> Form | None:
-    """The form of a served model, from log-probabilities by id behind the contexts in RECOGNITION; None if it is no glass model.
+    """The form of a served model, its window included, from log-probabilities by id behind the contexts in RECOGNITION; None if it is
+    no glass model. Architectures with rotary positions look alike: they are called llama, or mistral with a window.
 
     The likeliest token must be the successor of the context's last, and the read-out must give just the context's tokens.
     """
     for form in _known(dtype):
         if rows and all(_fits(form, context, scores) for context, scores in rows):
-            return form
+            return _windowed(form, as_row(rows[0][1], form), dtype)
     return None
+
+
+def _windowed(form: Form, row: Row, dtype: str) -> Form:
+    window = form.declared_window(row) if isinstance(form, RotaryForm) else None
+    if window is None or not isinstance(form, RotaryForm):
+        return form
+    return form_for("mistral", dtype=dtype, spec=replace(form.spec, window=window))
 
 
 def _known(dtype: str) -> Iterator[Form]:

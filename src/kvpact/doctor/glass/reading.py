@@ -73,6 +73,7 @@ class Form(ABC):
     """A glass checkpoint's construction, as far as a reader needs it.
 
     num_tokens: ids below it are input. groups: 1, or a row shows only tokens that are equal to its query modulo `groups`.
+    window: of every layer, as the checkpoint was written.
     """
 
     architecture: str
@@ -82,6 +83,7 @@ class Form(ABC):
     num_layers: int
     precision: Precision
     rotary: bool
+    window: int | None = None
 
     @abstractmethod
     def read(self, row: Row, query: int, total: float | None = None) -> Reading | None:
