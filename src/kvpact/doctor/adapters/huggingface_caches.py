@@ -54,7 +54,9 @@ def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> Cache
     """A cache that the doctor does not know: it offers what it has methods for, and KV002 tells whether they do what they say."""
     cache = make(model, SLOTS)
     found = {Capability.ABORT}
-    if hasattr(cache, "crop"):
+    layers = getattr(cache, "layers", None)
+    forgets = any(getattr(layer, "is_sliding", False) and not getattr(layer, "record_past", False) for layer in layers or ())
+    if hasattr(cache, "crop") and not forgets:
         found.add(Capability.TRUNCATE)
     if hasattr(cache, "reorder_cache"):
         found.add(Capability.REORDER)
@@ -63,7 +65,6 @@ def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> Cache
         found |= {Capability.FORK, Capability.SAVE}
     except Exception:  # whatever keeps a foreign object from being copied
         found -= {Capability.FORK, Capability.SAVE}
-    layers = getattr(cache, "layers", None)
     if layers and all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in layers):
         found |= _READABLE
     return CacheKind(name=name, make=make, offers=frozenset(found))
