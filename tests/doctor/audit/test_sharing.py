@@ -28,9 +28,7 @@ def test_independent_rows_and_columns_pass() -> None:
 def test_a_shared_table_of_positions_is_named() -> None:
     (finding,) = audit(built(AxialSharedTable)).findings
     assert finding.code == "KV306"
-    assert finding.what == (
-        "row_attention.relative_position_table and column_attention.relative_position_table lie in the same memory"
-    )
+    assert finding.what == ("row_attention.relative_position_table and column_attention.relative_position_table lie in the same memory")
     assert finding.got.startswith("36 common bytes")
 
 
