@@ -18,6 +18,7 @@ from kvpact.doctor.glass.scenarios import Scenario, scenarios
 from kvpact.doctor.glass.scene import Scene, Scenes, Whose
 from kvpact.doctor.program import Program
 from kvpact.doctor.shrink import shrink
+from kvpact.doctor.target import Capability
 from kvpact.visibility import Visibility
 
 #: Rules about where tokens stand; the first that a target breaks makes the later ones fail too.
@@ -115,7 +116,7 @@ class _Glass:
                 places_known = places_known or looked.positional
 
     def _rows(self, program: Program, hits: bool) -> list[_Looked]:
-        scenes = Scenes(program, hits=hits)
+        scenes = Scenes(program, hits=hits, pads=self.exam.target.can(Capability.PADDING))
         return [looked for seen in self.exam.run(program).rows if (looked := self._looked(seen, scenes, hits)) is not None]
 
     def _looked(self, seen: Seen, scenes: Scenes, hits: bool) -> _Looked | None:
