@@ -104,14 +104,15 @@ class _Glass:
             self.found.refused[scenario.name] = f"{type(error).__name__}: {error}"
 
     def look(self, scenario: Scenario) -> None:
-        places_known = bool(self.found.findings.keys() & set(PLACES))
+        places_known, told = bool(self.found.findings.keys() & set(PLACES)), False
         for looked in _telling(self._rows(scenario.program, scenario.hits)):
             named = looked.named
             if named is None:
                 self._healthy(scenario, looked.scene)
             elif named.code in self.found.findings or (looked.positional and places_known):
                 continue
-            else:
+            elif not (told and self.form.groups > 1):  # rows that show a group each show each its own part of one fault
+                told = True
                 self.found.findings[named.code] = self._finding(named, scenario)
                 places_known = places_known or looked.positional
 
