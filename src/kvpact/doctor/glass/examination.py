@@ -18,6 +18,7 @@ from kvpact.doctor.glass.scenarios import Scenario, scenarios
 from kvpact.doctor.glass.scene import Scene, Scenes, Whose
 from kvpact.doctor.program import Program
 from kvpact.doctor.shrink import shrink
+from kvpact.doctor.target import Capability
 from kvpact.visibility import Visibility
 
 #: Rules about where tokens stand; the first that a target breaks makes the later ones fail too.
@@ -103,19 +104,20 @@ class _Glass:
             self.found.refused[scenario.name] = f"{type(error).__name__}: {error}"
 
     def look(self, scenario: Scenario) -> None:
-        places_known = bool(self.found.findings.keys() & set(PLACES))
+        places_known, told = bool(self.found.findings.keys() & set(PLACES)), False
         for looked in _telling(self._rows(scenario.program, scenario.hits)):
             named = looked.named
             if named is None:
                 self._healthy(scenario, looked.scene)
             elif named.code in self.found.findings or (looked.positional and places_known):
                 continue
-            else:
+            elif not (told and self.form.groups > 1):  # rows that show a group each show each its own part of one fault
+                told = True
                 self.found.findings[named.code] = self._finding(named, scenario)
                 places_known = places_known or looked.positional
 
     def _rows(self, program: Program, hits: bool) -> list[_Looked]:
-        scenes = Scenes(program, hits=hits)
+        scenes = Scenes(program, hits=hits, pads=self.exam.target.can(Capability.PADDING))
         return [looked for seen in self.exam.run(program).rows if (looked := self._looked(seen, scenes, hits)) is not None]
 
     def _looked(self, seen: Seen, scenes: Scenes, hits: bool) -> _Looked | None:
