@@ -27,7 +27,7 @@ FAULTS = (
         about="twins in one step: the second one hits blocks that the first one has not written yet",
         make=_PublishesAtAllocation,
         like=("LMCache/LMCache#4991",),
-        touches=frozenset({"KV102", "KV104", "KV204", "KV205", "KV310"}),
+        touches=frozenset({"KV408", "KV102", "KV104", "KV204", "KV205", "KV310"}),
     ),
     Fault(
         name="published-when-part-full",

@@ -66,7 +66,7 @@ FAULTS = (
         code="KV401",
         about="an end gives back every block but one",
         make=_short_release,
-        touches=frozenset({"KV107", "KV403", "KV407", "KV408"}),
+        touches=frozenset({"KV107", "KV402", "KV403", "KV407", "KV408"}),
     ),
     Fault(
         name="kvpact-null-block-in-the-table",
