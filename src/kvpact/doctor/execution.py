@@ -53,8 +53,13 @@ class Execution:
 def execute(program: Program, target: Target, *, inspect: Any = None, observe: Any = None) -> Execution:
     """Run it in a new session. inspect: called with the open session and the account once the last step is done. observe: called with
     both and the step's index after each one, and with -1 before the first."""
+    target.begin()
+    return _run(program, target, inspect, observe)
+
+
+def _run(program: Program, target: Target, inspect: Any = None, observe: Any = None) -> Execution:
     for other in program.before:
-        execute(other, target)
+        _run(other, target)
     session = target.open(program.setting)
     try:
         walk = _Walk(session)
