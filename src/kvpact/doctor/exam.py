@@ -17,7 +17,6 @@ from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 
-
 Inspect = Callable[[Session, Account], object]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpact.doctor.exam import Exam
+from kvpact.doctor.exam import Exam, Inspect
 from kvpact.doctor.execution import Account
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.stored import Stored
@@ -21,7 +21,8 @@ KINDS = ("keys", "values")
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """given, kept: [length, heads, head_dim] of one kind of one layer of one context. first: position of row 0: a window keeps the newest."""
+    """given, kept: [length, heads, head_dim] of one kind of one layer of one context. first: position of row 0, for a window keeps the
+    newest."""
 
     request: str
     layer: int
@@ -85,8 +86,13 @@ def pairs(session: Session, account: Account, num_layers: int) -> Iterator[Pair]
                 yield Pair(request=request, layer=layer, kind=kind, given=given[first:], kept=kept[len(kept) - length :], first=first)
 
 
+def into(found: list[Pair], num_layers: int) -> Inspect:
+    """Gathers them when a program has run."""
+    return lambda session, account: found.extend(pairs(session, account, num_layers))
+
+
 def programs(exam: Exam) -> list[Program]:
-    """A prompt and single tokens; rows of unlike lengths side by side. Long enough that a declared exact tail has a quantised part before."""
+    """A prompt and single tokens; rows of unlike lengths side by side. Longer than a declared exact tail, so that a part is quantised."""
     tail = exam.target.stored.exact_tail if exam.target.stored is not None else 0
     setting = Setting(record=True, reuse=not exam.target.can(Capability.REUSE))
     long, short = exam.tokens("numbers a", exam.length(tail + 13)), exam.tokens("numbers b", exam.length(tail + 10))

@@ -127,5 +127,3 @@ def test_a_layer_of_an_unknown_kind_is_not_held_to_a_window() -> None:
     (result,) = (result for result in examined(target, "KV216").results if result.code == "KV216")
     assert result.outcome is Outcome.PASSED
     assert "as far back as the prompt goes" in result.reason
-
-

@@ -15,7 +15,15 @@ from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
 
 _OF_MODEL = frozenset(
-    {Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING, Capability.MODULE, Capability.WRITTEN}
+    {
+        Capability.ALL_ROWS,
+        Capability.FULL_ROWS,
+        Capability.CHUNK,
+        Capability.BATCH,
+        Capability.PADDING,
+        Capability.MODULE,
+        Capability.WRITTEN,
+    }
 )
 _OF_DYNAMIC = frozenset(
     {Capability.TRUNCATE, Capability.FORK, Capability.REORDER, Capability.ABORT, Capability.SAVE, Capability.ENTRIES, Capability.STORAGE}

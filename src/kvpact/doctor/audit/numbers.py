@@ -29,7 +29,9 @@ def audit_numbers(given: Any, kept: Any, stored: Stored | None = None, *, kind: 
     if len(bad):
         position, head, _ = (int(place) for place in bad[0])
         what = f"{len(bad)} {kind} are not finite, the first at position {position}, head {head}"
-        return Audit(looked_at=said, findings=(_finding("KV603", what, "finite numbers", pair, position, head, "overflow or a division by zero"),))
+        return Audit(
+            looked_at=said, findings=(_finding("KV603", what, "finite numbers", pair, position, head, "overflow or a division by zero"),)
+        )
     scaled = None if stored is None else misscaled(pair, stored)
     if scaled is not None:
         what = f"{kind} are {scaled.ratio:.3g} times what they should be at position {scaled.position}: {scaled.whose}"
@@ -38,7 +40,9 @@ def audit_numbers(given: Any, kept: Any, stored: Stored | None = None, *, kind: 
     worst = beyond(pair, stored)
     if worst is None:
         return Audit(looked_at=said)
-    what = f"{worst.outside} {kind} are outside, by up to {worst.times:.3g} times the bound, at position {worst.position}, head {worst.head}"
+    what = (
+        f"{worst.outside} {kind} are outside, by up to {worst.times:.3g} times the bound, at position {worst.position}, head {worst.head}"
+    )
     cause = "fewer bits, larger groups or clipped outliers than declared"
     return Audit(looked_at=said, findings=(_finding("KV601", what, said, pair, worst.position, worst.head, cause),))
 

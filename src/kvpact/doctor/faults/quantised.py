@@ -61,11 +61,11 @@ class QuantisedLayer(DynamicLayer):
                 fresh = Codes(**{name: torch.cat([getattr(old, name), getattr(fresh, name)], dim=2) for name in vars(fresh)})
             self.stored[kind] = fresh
             self.given[kind] = torch.cat([self.given[kind], new], dim=2) if kind in self.given else new
-        self._show(key_states)
-        return self.keys, self.values
+        return self._show(key_states)
 
-    def _show(self, like: Tensor) -> None:
-        self.keys, self.values = self.restore("keys", like), self.restore("values", like)
+    def _show(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = shown = self.restore("keys", like), self.restore("values", like)
+        return shown
 
     def crop(self, tokens_to_remove: int) -> None:
         super().crop(tokens_to_remove)
@@ -74,11 +74,11 @@ class QuantisedLayer(DynamicLayer):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._every(lambda part: part.index_select(0, beam_idx))
-        self._show(self.keys)
+        self._show(self.given["keys"])
 
     def batch_select_indices(self, indices: Tensor) -> None:
         self._every(lambda part: part[indices])
-        self._show(self.keys)
+        self._show(self.given["keys"])
 
     def _every(self, change: Any) -> None:
         for part in self.stored.values():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.numbers import Pair, Worst, beyond, pairs, programs
+from kvpact.doctor.numbers import Pair, Worst, beyond, into, programs
 from kvpact.doctor.program import Program
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.stored import Stored
@@ -21,7 +21,7 @@ def envelope(exam: Exam) -> Verdict:
     stored, seen = exam.target.stored, 0
     for program in programs(exam):
         both: list[Pair] = []
-        exam.run(program, inspect=lambda session, account, into=both: into.extend(pairs(session, account, exam.target.num_layers or 0)))
+        exam.run(program, inspect=into(both, exam.target.num_layers or 0))
         found = [worst for worst in (beyond(pair, stored) for pair in both) if worst is not None]
         if found:
             return failed(_finding(found, both, stored, program))

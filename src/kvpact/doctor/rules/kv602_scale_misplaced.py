@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.numbers import Pair, Scaled, beyond, misscaled, pairs, programs
+from kvpact.doctor.numbers import Pair, Scaled, beyond, into, misscaled, programs
 from kvpact.doctor.program import Program
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -18,7 +18,7 @@ def scales(exam: Exam) -> Verdict:
     stored, seen, unexplained = exam.target.stored, 0, 0
     for program in programs(exam):
         both: list[Pair] = []
-        exam.run(program, inspect=lambda session, account, into=both: into.extend(pairs(session, account, exam.target.num_layers or 0)))
+        exam.run(program, inspect=into(both, exam.target.num_layers or 0))
         seen += len(both)
         if stored is None:
             unexplained += sum(beyond(pair, None) is not None for pair in both)
@@ -53,7 +53,12 @@ def _finding(found: list[Scaled], program: Program) -> Finding:
 RULE = Rule(
     code="KV602",
     page=Page(
-        symptoms=("quantised cache fails in batches only", "quantised cache breaks after a reorder", "missing scale", "fp8 without calibration"),
+        symptoms=(
+            "quantised cache fails in batches only",
+            "quantised cache breaks after a reorder",
+            "missing scale",
+            "fp8 without calibration",
+        ),
         checks="Groups of entries that are wrong and become right by one factor; and whose scale that factor is.",
         matters="Codes and scales that part give fluent text about something else.",
         lookalikes="Rounding moves a group's factor by a few hundredths; a misplaced scale moves it by any amount.",

@@ -47,7 +47,10 @@ def _programs(exam: Exam) -> list[Program]:
     tokens = exam.tokens("finite", exam.length(40))
     first = len(tokens) - 2
     one = (Submit("a", tokens), Advance((("a", first),)), Advance((("a", 1),)), Advance((("a", 1),)))
-    programs = [Program(steps=(Submit("a", tokens[:first]), Advance((("a", first),))), setting=setting), Program(steps=one, setting=setting)]
+    programs = [
+        Program(steps=(Submit("a", tokens[:first]), Advance((("a", first),))), setting=setting),
+        Program(steps=one, setting=setting),
+    ]
     if exam.target.can(Capability.BATCH):
         short = exam.tokens("finite short", exam.length(7))
         both = (Submit("a", tokens), Submit("b", short), Advance((("a", len(tokens)), ("b", len(short)))))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kvpact.doctor.exam import Exam
+from kvpact.doctor.exam import Exam, Inspect
 from kvpact.doctor.execution import Account
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.noise import distance
@@ -41,10 +41,11 @@ def entries(exam: Exam) -> Verdict:
     """Entries of each layer, of the saved context and of the loaded one, bit for bit in one session."""
     tokens, going_on = exam.tokens("snapshot", exam.length(9)), exam.tokens("snapshot on", 3)
     compared = 0
-    for late in (False, True):
+    # A format may keep entries otherwise once they are older: then only what did not go on can be compared.
+    for late in (False, True) if exam.target.stored is None else (False,):
         program = _program(exam, tokens, (), late, going_on)
         found: list[tuple[int, str, Any, Any]] = []
-        exam.run(program, inspect=lambda session, account, into=found: into.extend(_both(session, account, exam.target.num_layers or 0)))
+        exam.run(program, inspect=_into(found, exam.target.num_layers or 0))
         for place, (layer, kind, saved, loaded) in enumerate(found):
             if saved.shape != loaded.shape or not np.array_equal(saved, loaded, equal_nan=True):
                 keys = kind == "values" and np.array_equal(loaded, found[place - 1][3])
@@ -55,8 +56,12 @@ def entries(exam: Exam) -> Verdict:
     return passed(f"{compared} entries are equal after saving and loading")
 
 
+def _into(found: list[tuple[int, str, Any, Any]], num_layers: int) -> Inspect:
+    return lambda session, account: found.extend(_both(session, account, num_layers))
+
+
 def _both(session: Session, account: Account, num_layers: int) -> Iterator[tuple[int, str, Any, Any]]:
-    """Entries of the saved context up to where the loaded one ends. Layers that have let go of old entries can't be cut, and are left out."""
+    """Entries of the saved context up to where the loaded one ends. Layers that let go of old entries are left out."""
     length = len(account.saved["s"][0])
     for layer in range(num_layers):
         for kind, one, other in zip(KINDS, session.entries("a", layer), session.entries("b", layer), strict=True):
@@ -117,9 +122,13 @@ def _of_rows(exam: Exam, position: int, effect: float, late: bool, program: Prog
 RULE = Rule(
     code="KV604",
     page=Page(
-        symptoms=("restored session answers differently", "saved cache is wrong after loading", "snapshot changes while generation goes on"),
-        checks="Save, load, and go on in both: rows must be equal. Entries before and after, bit for bit. Again with the saved context going on "
-        "before the snapshot is loaded.",
+        symptoms=(
+            "restored session answers differently",
+            "saved cache is wrong after loading",
+            "snapshot changes while generation goes on",
+        ),
+        checks="Save, load, and go on in both: rows must be equal. Entries before and after, bit for bit. Again with the saved one "
+        "going on before the snapshot is loaded.",
         matters="Paused, moved and swapped contexts live by this. What is lost shows as another context, never as an error.",
         lookalikes="A snapshot in a narrower format is lossy on purpose only where that is declared.",
         causes=((_CAUSE, _CURE),),
