@@ -23,10 +23,10 @@ IDENTITY = Identity(model="m", kv_cache_dtype="float32")
 class World:
     """A scheduler over a pool of `num_blocks` usable blocks of 4 tokens."""
 
-    def __init__(self, num_blocks: int, **options: object) -> None:
+    def __init__(self, num_blocks: int, *, allocator: str = "paged", **options: object) -> None:
         group = LayerGroup(name="full", kind=GroupKind.FULL, layers=(0,), num_kv_heads=1, head_dim=1, visibility=Visibility())
         spec = CacheSpec(groups=(group,), block_size=4, num_blocks=num_blocks + 1, entry_bytes=4)
-        self.manager = CacheManager(spec, secret=b"s", inject=InjectionPoints())
+        self.manager = CacheManager(spec, allocator=allocator, secret=b"s", inject=InjectionPoints())
         self.scheduler = Scheduler(EngineConfig(block_size=4, **options), self.manager)
         self.count = 0
 
@@ -164,3 +164,16 @@ def test_rolling_a_step_back_leaves_the_pool_and_the_queues_as_they_were() -> No
     assert world.scheduler.num_waiting == 1
     world.manager.check()
     assert world.step() == [("0", 5, 6), ("1", 0, 5)]
+
+
+def test_a_region_that_does_not_fit_beside_its_own_hit_is_computed_without_the_hit() -> None:
+    """The blocks of a hit are held while they are copied: of 4 blocks, 2 are hit and 3 are needed in a row."""
+    world = World(4, allocator="contiguous")
+    first = world.add(9, max_tokens=1)
+    world.step()
+    world.scheduler.remove(first)
+    first.sequence.release()
+    world.count = 0  # the same tokens again
+    again = world.add(9, max_tokens=1)
+    assert world.manager.lookup(again.sequence).num_tokens == 8
+    assert world.step() == [("0", 0, 9)]

@@ -10,7 +10,7 @@ from kvpact.cache.allocator import Allocator, Need
 from kvpact.cache.block import Block
 from kvpact.cache.contiguous import ContiguousAllocator
 from kvpact.cache.group import GroupCache
-from kvpact.cache.laws import broken_laws
+from kvpact.cache.laws import CacheView, broken_laws
 from kvpact.cache.paged import PagedAllocator
 from kvpact.cache.pool import BlockPool
 from kvpact.cache.prefix import Digest, Identity, PrefixIndex, sha256
@@ -158,9 +158,13 @@ class CacheManager:
             for _, block_id in cache.pool.index.findable():
                 cache.pool.unpublish(cache.pool.blocks[block_id])
 
+    def view(self) -> CacheView:
+        """The whole state as plain records, which nothing changes later."""
+        return view_of(self.groups, self._sequences.values(), self._open)
+
     def check(self) -> None:
         """Raise LawBroken, with every law that does not hold."""
-        violations = broken_laws(view_of(self.groups, self._sequences.values(), self._open))
+        violations = broken_laws(self.view())
         if violations:
             raise LawBroken(
                 "; ".join(f"{violation.law}: {violation.text}" for violation in violations),

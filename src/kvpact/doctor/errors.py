@@ -17,6 +17,18 @@ class TargetFailed(KvpactError):
     code = "target-failed"
 
 
+class Refused(KvpactError):
+    """The target will not do what it was asked, and says why: it does not fit. It is as it was before."""
+
+    code = "refused"
+
+
+class Stalled(KvpactError):
+    """The target runs on, and nothing that it was given gets further."""
+
+    code = "stalled"
+
+
 class NotOffered(KvpactError):
     """A rule asked for what the target does not declare. A defect of the rule."""
 
@@ -36,6 +48,18 @@ class ProgramUnreadable(KvpactError):
     """A file that is to be replayed does not hold a program."""
 
     code = "program-unreadable"
+
+
+class ProgramDoesNotFit(KvpactError):
+    """A program needs what the target it is to be replayed on does not offer."""
+
+    code = "program-does-not-fit"
+
+
+class ReportUnreadable(KvpactError):
+    """A file that is to be read back does not hold a report."""
+
+    code = "report-unreadable"
 
 
 class OutOfTime(Exception):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 
 from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
+from kvpact.doctor.lineage import Pieces, pieces
 from kvpact.doctor.noise import Noise, Size, distance, same_bits
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 
 Inspect = Callable[[Session, Account], object]
+
+#: Numbers of rows that are kept for comparison: 256 MB.
+_KEPT = 64_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +37,34 @@ class Gap:
 
 
 class Exam:
-    """Rules get this. seed: of every draw. noise: what KV001 measured, infinite before. deadline: of time.monotonic()."""
+    """Rules get this. seed: of every draw. noise: what KV001 measured, infinite before. deadline: of time.monotonic().
 
-    def __init__(self, target: Target, *, seed: int = 0, deadline: float | None = None) -> None:
+    shrinks: whether programs that fail are made smaller, which takes most of the time of a failing examination.
+    """
+
+    def __init__(self, target: Target, *, seed: int = 0, deadline: float | None = None, shrinks: bool = True) -> None:
         self.target = target
         self.seed = seed
+        self.shrinks = shrinks
         self.noise = Noise(repeats=False, floor=float("inf"), measured="nothing")
         self._deadline = deadline
+        #: What one rule worked out and its family may use again, by a key of its own.
+        self.memory: dict[str, Any] = {}
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
+        self._plain: dict[tuple[Setting, Pieces], list[Row]] = {}
+        self._power: float | None = None
+        self._kept: dict[str, Any] = {}
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """What several rules look at and is made once: the glass checkpoint's readings, for one."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    @property
+    def deadline(self) -> float | None:
+        """Of time.monotonic()."""
+        return self._deadline
 
     def random(self, purpose: str) -> Random:
         """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""
@@ -70,11 +95,11 @@ class Exam:
         longest = min(self.target.max_len - 16, 600)
         return sorted(length for length in wanted if 1 <= length <= longest)
 
-    def run(self, program: Program, *, inspect: Inspect | None = None) -> Execution:
-        """inspect: looks at the open session and the account after the last step. Raises OutOfTime when the budget is spent."""
+    def run(self, program: Program, *, inspect: Inspect | None = None, observe: Any = None) -> Execution:
+        """inspect, observe: as for `execute`. Raises OutOfTime when the budget is spent."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise OutOfTime
-        return execute(program, self.target, inspect=inspect)
+        return execute(program, self.target, inspect=inspect, observe=observe)
 
     def recomputed(self, tokens: Sequence[int]) -> list[Row]:
         """Rows of `tokens` fed at once to a fresh context that takes over nothing: what every other way must give. One row for each
@@ -91,9 +116,62 @@ class Exam:
         return self.gap_of(self.run(program), only)
 
     def gap_of(self, execution: Execution, only: str | None = None) -> Gap:
+        return self._widest(self._with_reference([seen for seen in execution.rows if only in (None, seen.name)]))
+
+    def between(self, program: Program, other: Program) -> Gap:
+        """Of two programs with the same steps."""
+        pairs = zip(self.run(program).rows, (seen.row for seen in self.run(other).rows), strict=True)
+        return self._widest(list(pairs))
+
+    def plain_gap(self, program: Program) -> Gap:
+        """Run it, and compare each row with its plain way: the same tokens in the same pieces, alone in a session."""
+        setting = replace(program.setting, reuse=program.setting.reuse and not self.target.can(Capability.REUSE), salt=None)
+        wanted = pieces(program)
+        pairs: list[tuple[Seen, Row]] = []
+        mine: dict[tuple[int, str], list[Seen]] = {}
+        for seen in self.run(program).rows:
+            mine.setdefault((seen.step, seen.name), []).append(seen)
+        for key, rows in sorted(mine.items(), key=lambda item: -len(wanted[item[0]])):
+            pairs += zip(reversed(rows), reversed(self._plainly(setting, wanted[key])), strict=False)
+        return self._widest(pairs)
+
+    def _plainly(self, setting: Setting, whole: Pieces) -> list[Row]:
+        """Rows of the last piece; those of the pieces before are kept for whom it may concern."""
+        if (setting, whole) not in self._plain:
+            tokens = tuple(token for piece in whole for token in piece)
+            ran = self.run(Program(steps=feed("alone", tokens, *map(len, whole)), setting=setting))
+            steps = sorted({seen.step for seen in ran.rows})
+            for place, step in enumerate(steps):
+                self._plain[setting, whole[: place + 1]] = [seen.row for seen in ran.rows if seen.step == step]
+            while sum(len(rows) for rows in self._plain.values()) * self.target.vocab_size > _KEPT and len(self._plain) > len(whole):
+                del self._plain[next(iter(self._plain))]
+        return self._plain[setting, whole]
+
+    @property
+    def power(self) -> float:
+        """Nats by which one changed token moves a row four places later: near the floor, faults of context can't be seen."""
+        if self._power is None:
+            effects = []
+            for turn in range(3):
+                tokens = self.tokens(f"power {turn}", 12)
+                changed = (*tokens[:7], self.other_token(tokens[7]), *tokens[8:])
+                effects.append(distance(self.recomputed(tokens)[-1], self.recomputed(changed)[-1]))
+            self._power = float(np.median(effects))
+        return self._power
+
+    @property
+    def powerful(self) -> bool:
+        return self.noise.size(self.power) is Size.FAULT
+
+    @property
+    def judges(self) -> bool:
+        """Whether rows of different shapes can be compared at all."""
+        return self.noise.floor < 1
+
+    def _widest(self, pairs: Sequence[tuple[Seen, Row]]) -> Gap:
         worst: Seen | None = None
         effect, compared, by_position = 0.0, 0, dict[int, float]()
-        for seen, row in self._with_reference([seen for seen in execution.rows if only in (None, seen.name)]):
+        for seen, row in pairs:
             apart = distance(seen.row, row)
             if np.isnan(apart):
                 continue
@@ -101,7 +179,10 @@ class Exam:
             by_position[seen.position] = max(apart, by_position.get(seen.position, 0.0))
             if worst is None or apart > effect:
                 worst, effect = seen, apart
-        return Gap(seen=worst, effect=effect, size=self.noise.size(effect), compared=compared, by_position=by_position)
+        size = self.noise.size(effect)
+        if size is Size.FAULT and self.target.lossy:
+            size = Size.UNCLEAR
+        return Gap(seen=worst, effect=effect, size=size, compared=compared, by_position=by_position)
 
     def _with_reference(self, rows: Sequence[Seen]) -> list[tuple[Seen, Row]]:
         if not self.target.can(Capability.ALL_ROWS):
@@ -117,18 +198,18 @@ class Exam:
 
     def differs(self, one: Row, other: Row) -> bool:
         """Of two runs with equal shapes: in bits where the target repeats itself in bits, else beyond the floor."""
-        if self.noise.repeats and self.target.can(Capability.FULL_ROWS):
+        if self.exact:
             return not same_bits(one, other)
-        return self.noise.size(distance(one, other)) is Size.FAULT
+        return not self.target.lossy and self.noise.size(distance(one, other)) is Size.FAULT
 
     @property
     def exact(self) -> bool:
         """Whether comparisons of equal shapes demand bits here."""
-        return self.noise.repeats and self.target.can(Capability.FULL_ROWS)
+        return self.noise.repeats and self.target.can(Capability.FULL_ROWS) and not self.target.routed and not self.target.lossy
 
     def smallest(self, program: Program, fails: Callable[[Program], bool]) -> Program:
         """A smaller program that still fails, as far as the budget allows."""
-        return shrink(program, fails)
+        return shrink(program, fails) if self.shrinks else program
 
     def finding(self, code: str, what: str, gap: Gap, program: Program, *, cause: str, cure: str) -> Finding:
         """Of a program whose rows are far from recomputation."""

@@ -50,16 +50,24 @@ class Execution:
         return self.of(name)[-1]
 
 
-def execute(program: Program, target: Target, *, inspect: Any = None) -> Execution:
-    """Run it in a new session. inspect: called with the open session and the account once the last step is done."""
+def execute(program: Program, target: Target, *, inspect: Any = None, observe: Any = None) -> Execution:
+    """Run it in a new session. inspect: called with the open session and the account once the last step is done. observe: called with
+    both and the step's index after each one."""
+    target.begin()
+    return _run(program, target, inspect, observe)
+
+
+def _run(program: Program, target: Target, inspect: Any = None, observe: Any = None) -> Execution:
     for other in program.before:
-        execute(other, target)
+        _run(other, target)
     session = target.open(program.setting)
     try:
         walk = _Walk(session)
         for index, step in enumerate(program.steps):
             walk.index = index
             walk.do(step)
+            if observe is not None:
+                observe(session, walk.account, index)
         if inspect is not None:
             inspect(session, walk.account)
         return Execution(rows=walk.rows, contexts=dict(walk.account.fed))

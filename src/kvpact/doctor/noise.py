@@ -34,11 +34,20 @@ def distance(one: Row, other: Row) -> float:
     if not (np.isnan(one).any() or np.isnan(other).any()) and np.isfinite(a).all() != np.isfinite(b).all():
         return float("inf")
     common = ~(np.isnan(a) | np.isnan(b)) & (np.fmax(a, b) > _LOWEST)
+    at_least = max(_unshown(a, b), _unshown(b, a))
     if not common.any():
-        return float("nan")
+        return at_least or float("nan")
     with np.errstate(invalid="ignore"):
         apart = np.abs(np.maximum(a[common], _LOWEST) - np.maximum(b[common], _LOWEST))
-    return float(np.nan_to_num(apart, nan=np.inf).max())
+    return max(at_least, float(np.nan_to_num(apart, nan=np.inf).max()))
+
+
+def _unshown(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """By how much at least `other` gives less to what only `one` shows: a row shows its likeliest tokens, the rest lie below those."""
+    only = one[~np.isnan(one) & np.isnan(other)]
+    if not only.size or np.isnan(other).all():
+        return 0.0
+    return max(0.0, float(only.max()) - max(float(np.nanmin(other)), _LOWEST))
 
 
 def same_bits(one: Row, other: Row) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 
 from kvpact.doctor.errors import TargetUnusable
@@ -21,7 +22,11 @@ class Options:
     attention: str | None = None
     cache: str | None = None
     dtype: str | None = None
-    api_key: str | None = None
+    threads: int | None = None
+    model: str | None = None  #: as a server lists it
+    api_key: str | None = field(default=None, repr=False)
+    timeout: float | None = None  #: seconds for one request
+    vocab: int | None = None
     switches: tuple[str, ...] = ()
 
 
@@ -31,10 +36,28 @@ Opener = Callable[[str, Options], Target]
 def _huggingface(rest: str, options: Options) -> Target:
     from kvpact.doctor.adapters.huggingface import load
 
-    return load(rest, attention=options.attention, dtype=options.dtype)
+    return load(rest, attention=options.attention, dtype=options.dtype, cache=options.cache, threads=options.threads)
 
 
-BUILT_IN: Mapping[str, Opener] = {"hf": _huggingface}
+def _server(scheme: str, rest: str, options: Options) -> Target:
+    from kvpact.doctor.adapters.server.target import connect
+
+    timeout = 60.0 if options.timeout is None else options.timeout
+    return connect(f"{scheme}:{rest}", key=options.api_key, model=options.model, timeout=timeout, vocab=options.vocab)
+
+
+def _kvpact(rest: str, options: Options) -> Target:
+    from kvpact.doctor.adapters.kvpact import load
+
+    return load(rest, switches=options.switches, dtype=options.dtype)
+
+
+BUILT_IN: Mapping[str, Opener] = {
+    "hf": _huggingface,
+    "kvpact": _kvpact,
+    "http": partial(_server, "http"),
+    "https": partial(_server, "https"),
+}
 
 
 def resolve(text: str, options: Options) -> Target:
@@ -47,4 +70,6 @@ def resolve(text: str, options: Options) -> Target:
             return found.load()(rest, options)
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):
         raise TargetUnusable("callables are not examined yet", hint="hf:FOLDER is")
+    if not colon:
+        return _kvpact(text, options)
     raise TargetUnusable(f"{text!r} names no target", hint="hf:FOLDER, module:attribute, http://host:port/v1, or a model's name")

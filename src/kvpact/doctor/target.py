@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from kvpact.doctor.errors import NotOffered
 from kvpact.doctor.stored import Stored
 
-#: One row of scores: [vocab] of logits or log-probabilities, NaN where the target does not show one.
+if TYPE_CHECKING:
+    from kvpact.doctor.glass.reading import Form
+
+#: One row of scores: [vocab] of logits or log-probabilities, NaN where the target does not show one. A row with gaps holds
+#: log-probabilities, and what it does not show is at most as likely as the least that it shows.
 Row = NDArray[np.floating[Any]]
 
 
@@ -44,6 +48,10 @@ class Capability(str, Enum):
     TABLES = "tables"  #: `Session.cache_view` describes blocks and tables, for the laws of `kvpact.cache.laws`
     GLASS = "glass"  #: `Target.glass` loads the transparent checkpoint next to the user's model
     TEXT = "text"  #: `Target.complete` takes text
+    STEPS = "steps"  #: `Session.steps` tells where the latest feed read and wrote
+    ADAPTER = "adapter"  #: `Setting.adapter` picks one of `Target.adapters`, which give other answers over one cache
+    COLLISIONS = "collisions"  #: `Setting.collide` shortens the prefix hash until keys collide
+    GENERATE = "generate"  #: `Target.generate` answers prompts together, as the engine's own scheduler runs them
     MODULE = "module"  #: `Target.module` is the torch module that a feed runs, in this process
     WRITTEN = "written"  #: `Session.written` tells what the cache was given, before it stored it
 
@@ -56,6 +64,8 @@ class Setting:
     capacity: int | None = None
     reuse: bool = True
     salt: str | None = None
+    adapter: str | None = None
+    collide: bool = False
     record: bool = False  #: keep what the cache is given, for `Session.written`
 
 
@@ -70,6 +80,34 @@ class Memory:
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
     itemsize: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepView:
+    """What one call of the engine did for one context in one layer group, as its kernels were told.
+
+    start: tokens that had entries before. positions, slots: of each new token; slot = block * block_size + offset. table: block ids in
+    the order of positions. read_length: entries that attention may read. first_visible: lowest position that the first new token sees.
+    """
+
+    name: str
+    group: str
+    start: int
+    positions: tuple[int, ...]
+    slots: tuple[int, ...]
+    table: tuple[int, ...]
+    read_length: int
+    block_size: int
+    first_visible: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What an engine made of one prompt. tokens: its own greedy ones. rows: one for each. refused: why, if it did not answer."""
+
+    tokens: tuple[int, ...]
+    rows: tuple[Row, ...]
+    refused: str | None = None
 
 
 class Session(ABC):
@@ -127,6 +165,10 @@ class Session(ABC):
         """A `kvpact.cache.laws.CacheView`."""
         raise NotOffered(Capability.TABLES)
 
+    def steps(self) -> Sequence[StepView]:
+        """Of the latest feed, in the order in which the engine ran them."""
+        raise NotOffered(Capability.STEPS)
+
     def close(self) -> None:  # noqa: B027  # most sessions have nothing to let go
         """Let everything go."""
 
@@ -136,6 +178,8 @@ class Target(ABC):
 
     name: as the user gave it. level: 0 scores only, 1 steps, 2 reads the cache. vocab_size: token ids are below it.
     max_len: tokens that a context can hold. block_size, window: lengths around which faults are likely, where known.
+    lossy: how the cache rounds what it stores, by its own declaration: differences of rounding are then no fault, whatever their size.
+    routed: rows of one call may touch each other's experts, so equal shapes do not promise equal bits.
     layer_windows: each layer's window, None for a layer that sees everything; None where that is not known.
     stored: the number format that entries are kept in, None when they are kept as they were computed.
     """
@@ -148,8 +192,18 @@ class Target(ABC):
     block_size: int | None = None
     window: int | None = None
     num_layers: int | None = None
+    adapters: tuple[str, ...] = ()
+    lossy: str | None = None
+    routed: bool = False
+    #: The first so many positions stay visible when they leave the window.
+    sinks: int = 0
+    #: Reads this target's rows, where its weights are the glass checkpoint's.
+    form: Form | None = None
     layer_windows: Sequence[int | None] | None = None
     stored: Stored | None = None
+
+    def begin(self) -> None:  # noqa: B027  # most targets start from nothing anyway
+        """A program begins, and with it its sessions: nothing that an earlier one left should be met, as far as that can be had."""
 
     @abstractmethod
     def open(self, setting: Setting) -> Session:
@@ -164,8 +218,13 @@ class Target(ABC):
         raise NotOffered(Capability.MODULE)
 
     def glass(self) -> Target:
-        """The same engine with the transparent checkpoint's weights."""
+        """The same engine with the transparent checkpoint's weights; its `form` reads its rows."""
         raise NotOffered(Capability.GLASS)
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Answer]:
+        """Greedy answers of `new_tokens` tokens to all prompts at once. What is refused says so in its answer; raises Stalled when the
+        engine runs on and no prompt gets further."""
+        raise NotOffered(Capability.GENERATE)
 
     def close(self) -> None:  # noqa: B027
         """Let the engine go."""

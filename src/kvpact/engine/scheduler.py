@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kvpact.cache.manager import CacheManager
 from kvpact.cache.reservation import Reservation
 from kvpact.config import EngineConfig
+from kvpact.engine.pool import blocks_for
 from kvpact.engine.request import Choice, Status
 from kvpact.errors import CacheFull
 
@@ -134,18 +135,27 @@ class Scheduler:
     def _schedule_waiting(self, plan: list[Scheduled]) -> None:
         while self._waiting and self._has_seats(self._waiting[0]):
             choice = self._waiting[0]
-            hit = self._manager.lookup(choice.sequence)
-            missing = choice.sequence.num_tokens - hit.num_tokens
-            num_tokens = self._affordable(missing, plan)
-            if not num_tokens or not self._has_room(choice, missing):
-                return
-            try:
-                reservation = self._manager.reserve(choice.sequence, num_tokens, hit)
-            except CacheFull:
+            reservation = self._admit(choice, plan)
+            if reservation is None:
                 return
             self._waiting.pop(0)
             self.start(choice)
             plan.append(Scheduled(choice=choice, reservation=reservation))
+
+    def _admit(self, choice: Choice, plan: list[Scheduled]) -> Reservation | None:
+        """Room for a waiting choice. Nobody will give any back while it is alone, so then it does without a hit that is in its way: a
+        contiguous region is copied from the blocks of its hit, which are held until then."""
+        hits = [self._manager.lookup(choice.sequence), *([] if self._running else [None])]
+        for hit in hits:
+            missing = choice.sequence.num_tokens - (hit.num_tokens if hit is not None else 0)
+            num_tokens = self._affordable(missing, plan)
+            if not num_tokens or not self._has_room(choice, missing):
+                return None
+            try:
+                return self._manager.reserve(choice.sequence, num_tokens, hit)
+            except CacheFull:
+                continue
+        return None
 
     def _affordable(self, missing: int, plan: list[Scheduled]) -> int:
         """How many of `missing` tokens the step's budget still takes."""
@@ -162,14 +172,11 @@ class Scheduler:
 
     def _has_room(self, choice: Choice, missing: int) -> bool:
         """Whether admitting `choice` now is sensible: all its known tokens fit, or, without preemption, its whole life."""
-        counts = self._manager.counts()
+        counts, block_size = self._manager.counts(), self._config.block_size
         if self._config.preemption == "off":
             lives = [*self._running, choice]
-            return sum(other.seats * self._blocks(other.request.max_total_tokens) for other in lives) <= counts.total
-        return not self._running or self._blocks(missing) <= counts.available
-
-    def _blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._config.block_size)
+            return sum(other.seats * blocks_for(other.request.max_total_tokens, block_size) for other in lives) <= counts.total
+        return not self._running or blocks_for(missing, block_size) <= counts.available
 
     def _key(self, choice: Choice) -> tuple[int, int, int]:
         priority = choice.request.priority if self._config.scheduling_policy == "priority" else 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvpact.doctor.adapters import huggingface_caches as caches
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
 
@@ -25,9 +28,12 @@ _OF_MODEL = frozenset(
         Capability.WRITTEN,
     }
 )
-_OF_DYNAMIC = frozenset(
-    {Capability.TRUNCATE, Capability.FORK, Capability.REORDER, Capability.ABORT, Capability.SAVE, Capability.ENTRIES, Capability.STORAGE}
-)
+#: Models below this many parameters are faster on one thread.
+_SMALL = 50_000_000
+#: How configurations call their number of experts.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+#: Of the glass model, where the user's is windowed: contexts of some twenty tokens cross it.
+GLASS_WINDOW = 8
 
 
 @dataclass(kw_only=True)
@@ -38,29 +44,37 @@ class Batch:
     cache: Any
     mask: Tensor
     lengths: dict[str, int] = field(default_factory=dict)
+    floor: int = 0  # window layers that were cut back have let go of what lies before
 
 
 class HuggingFace(Target):
-    """model: an AutoModelForCausalLM in eval mode. make_cache: (model, capacity) -> a new cache; DynamicCache by default.
+    """model: an AutoModelForCausalLM in eval mode. cache: a name that `huggingface_caches.kind` knows. make_cache: (model, capacity) ->
+    a new cache, in its stead.
 
     Batches are padded on the left, with the mask and the positions that transformers' own `generate` gives.
     """
 
     level = 2
 
-    def __init__(self, model: Any, *, name: str = "huggingface", make_cache: Callable[[Any, int], Any] | None = None) -> None:
+    def __init__(
+        self, model: Any, *, name: str = "huggingface", cache: str = "dynamic", make_cache: Callable[[Any, int], Any] | None = None
+    ) -> None:
         config = model.config.get_text_config()
-        self.model = model
+        self.model = self.prepare(model)
         self.name = name
+        self.cache = caches.kind(cache, model) if make_cache is None else caches.own(make_cache, model)
         self.vocab_size = int(config.vocab_size)
-        self.max_len = int(getattr(config, "max_position_embeddings", 2048))
-        self.window = getattr(config, "sliding_window", None)
+        longest = int(getattr(config, "max_position_embeddings", 2048))
+        self.max_len = min(longest, caches.SLOTS) if self.cache.sized else longest
+        self.window = caches.window_of(model)
         self.num_layers = int(config.num_hidden_layers)
+        self.lossy = self.cache.lossy
+        self.routed = any(getattr(config, one, None) for one in _EXPERTS)
         self.layer_windows = _layer_windows(config)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
-        self._make_cache = make_cache or _dynamic
-        self.capabilities = _OF_MODEL | (_OF_DYNAMIC if make_cache is None else frozenset())
+        self._given: dict[str, Any] = {"cache": cache, "make_cache": make_cache}
+        self.capabilities = _OF_MODEL | self.cache.offers | {Capability.GLASS}
 
     def open(self, setting: Setting) -> Session:
         return HuggingFaceSession(self, setting)
@@ -73,15 +87,38 @@ class HuggingFace(Target):
             "model": type(self.model).__name__,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "attention": str(self.model.config._attn_implementation),
+            "cache": self.cache.name,
             "torch": torch.__version__,
         }
 
+    def glass(self) -> HuggingFace:
+        """The same class and cache around the glass checkpoint, in the model's own architecture, attention and precision; in Llama's,
+        where the weights of the architecture are not known. A window is narrowed to what few tokens can cross."""
+        from kvpact.doctor.glass.build import ARCHITECTURES, form_for, glass_model
+
+        kind = self.model.config.get_text_config().model_type
+        architecture = kind if kind in ARCHITECTURES else "mistral" if self.window else "llama"
+        model = glass_model(
+            architecture,
+            dtype=self.model.dtype,
+            attention=str(self.model.config._attn_implementation),
+            window=min(self.window, GLASS_WINDOW) if self.window else None,
+        ).to(self.model.device)
+        twin = copy.copy(self)
+        HuggingFace.__init__(twin, model, name=f"{self.name} (glass)", **self._given)
+        dtype = str(model.dtype).removeprefix("torch.")
+        twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else self.cache.lossy)
+        return twin
     def module(self) -> Any:
         return self.model
 
     # The points below are where faults are put in: a subclass changes one of them.
+    def prepare(self, model: Any) -> Any:
+        """The model, and the glass one, as they are examined."""
+        return model
+
     def make_cache(self, capacity: int) -> Any:
-        return self._make_cache(self.model, capacity)
+        return self.cache.make(self.model, capacity)
 
     def mask(self, batch: Batch, num_new: int) -> Tensor | None:
         """[rows, columns of the cache and the new tokens], 1 where a key may be seen."""
@@ -95,9 +132,11 @@ class HuggingFace(Target):
         """[rows, new] -> logits [rows, new, vocab]; the cache takes the new entries."""
         new = input_ids.shape[1]
         given = {self._cache_argument: batch.cache}
-        return self.model(
-            input_ids=input_ids, attention_mask=self.mask(batch, new), position_ids=self.positions(batch, new), use_cache=True, **given
-        ).logits
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return self.model(
+                input_ids=input_ids, attention_mask=self.mask(batch, new), position_ids=self.positions(batch, new), use_cache=True, **given
+            ).logits
 
 
 class HuggingFaceSession(Session):
@@ -151,18 +190,31 @@ class HuggingFaceSession(Session):
             )
         return batch
 
+    @torch.inference_mode()
     def truncate(self, name: str, length: int) -> None:
         batch = self._alone(name)
-        batch.cache.crop(length)
+        before = batch.lengths[name]
+        if not batch.floor <= length <= before:
+            raise TargetFailed(
+                f"{name} can't be cut to {length} tokens: its window layers hold {batch.floor} to {before}", hint="cut less at a time"
+            )
+        if self._target.window is not None and before >= self._target.window:
+            batch.floor = length
+        batch.cache.crop(length - before)  # a positive number meant the length once, and is refused by now
         batch.mask = batch.mask[:, :length]
         batch.lengths[name] = length
 
     def fork(self, name: str, new: str) -> None:
         batch = self._alone(name)
         self._batches[new] = Batch(
-            names=[new], cache=copy.deepcopy(batch.cache), mask=batch.mask.clone(), lengths={new: batch.lengths[name]}
+            names=[new],
+            cache=copy.deepcopy(batch.cache),
+            mask=batch.mask.clone(),
+            lengths={new: batch.lengths[name]},
+            floor=batch.floor,
         )
 
+    @torch.inference_mode()
     def reorder(self, names: Sequence[str], sources: Sequence[str]) -> None:
         batch = self._batches[names[0]]
         order = [dict(zip(names, sources, strict=True))[name] for name in batch.names]
@@ -178,6 +230,7 @@ class HuggingFaceSession(Session):
     def save(self, name: str) -> Any:
         return copy.deepcopy(self._alone(name))
 
+    @torch.inference_mode()
     def load(self, name: str, saved: Any) -> None:
         batch = copy.deepcopy(saved)
         (length,) = batch.lengths.values()
@@ -186,9 +239,13 @@ class HuggingFaceSession(Session):
 
     def entries(self, name: str, layer: int) -> tuple[Any, Any]:
         batch = self._batches[name]
-        row, part = batch.names.index(name), batch.cache.layers[layer]
-        length = batch.lengths[name]
-        return tuple(each[row, :, -length:].transpose(0, 1).float().numpy() for each in (part.keys, part.values))  # type: ignore[return-value]
+        row, both = batch.names.index(name), caches.stored(batch.cache.layers[layer])
+        if both is None:
+            raise TargetFailed(f"layer {layer} keeps no entries of its own", hint="ask a layer that does")
+        # Columns lie in order; a fixed buffer has empty ones behind, padding stands before, and a window may have let go of the first.
+        used = min(batch.mask.shape[1], both[0].shape[2])
+        keys, values = (each[row, :, :used][:, -batch.lengths[name] :].transpose(0, 1).float().numpy() for each in both)
+        return keys, values
 
     def written(self, name: str, layer: int) -> tuple[Any, Any]:
         batch = self._batches[name]
@@ -202,6 +259,8 @@ class HuggingFaceSession(Session):
         for name, batch in self._batches.items():
             row = batch.names.index(name)
             for layer, part in enumerate(batch.cache.layers):
+                if getattr(part, "keys", None) is None:
+                    continue
                 for kind in ("keys", "values"):
                     entries = getattr(part, kind)[row]
                     found.append(
@@ -242,28 +301,47 @@ def _layer_windows(config: Any) -> list[int | None] | None:
     return [windows[kind] for kind in kinds] if set(kinds) <= set(windows) else None
 
 
-def _dynamic(model: Any, capacity: int) -> Any:
-    from transformers import DynamicCache
-
-    return DynamicCache(config=model.config)
-
-
 def _rows(logits: Tensor) -> list[Row]:
     """bf16 has no counterpart in NumPy: widening is exact, so equal bits stay equal and different ones different."""
     return list(logits.detach().float().cpu().numpy().copy())
 
 
-def load(path: str, *, attention: str | None = None, dtype: str | None = None) -> HuggingFace:
-    """A checkpoint folder, or a hub id where the hub can be reached. Raises TargetUnusable."""
+def load(
+    path: str, *, attention: str | None = None, dtype: str | None = None, cache: str | None = None, threads: int | None = None
+) -> HuggingFace:
+    """A checkpoint folder, or a hub id where the hub can be reached. threads: of torch, for this process. Raises TargetUnusable."""
     try:
         from transformers import AutoModelForCausalLM
     except ImportError as error:
         raise TargetUnusable("transformers is not installed", hint="pip install transformers") from error
     options: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
+    if dtype not in (None, "float32", "bfloat16", "float16"):
+        raise TargetUnusable(f"{dtype!r} is no dtype of a model", hint="float32, bfloat16 or float16")
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", **options)
-    except (OSError, ValueError) as error:
+        with _quiet():
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", **options)
+    except (OSError, ValueError, ImportError) as error:
         raise TargetUnusable(
             f"transformers can't load {path}: {error}", hint="give a checkpoint folder with config.json and weights"
         ) from error
-    return HuggingFace(model.eval(), name=f"hf:{path}")
+    if threads is not None or sum(parameter.numel() for parameter in model.parameters()) < _SMALL:
+        torch.set_num_threads(threads or 1)
+    return HuggingFace(model.eval(), name=f"hf:{path}", cache=cache or "dynamic")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars, no warnings of versions to come: what is printed is the report."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()

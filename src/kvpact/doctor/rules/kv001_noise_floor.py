@@ -29,7 +29,8 @@ def measure(exam: Exam) -> Verdict:
             copies = ("a", "b", "c")
             steps = (*(Submit(name, tokens) for name in copies), Advance(tuple((name, len(tokens)) for name in copies)))
             effects += [
-                distance(seen.row, first[index % len(first)].row) for index, seen in enumerate(exam.run(Program(steps=steps)).of("a"))
+                distance(seen.row, first[index % len(first)].row)
+                for index, seen in enumerate(exam.run(Program(steps=steps, setting=cold)).of("a"))
             ]
         if exam.target.can(Capability.ALL_ROWS):
             how += ", and the same rows of a longer prompt"

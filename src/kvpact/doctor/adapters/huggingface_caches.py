@@ -1,0 +1,185 @@
+"""The caches of transformers, with what each of them can truly do on a given model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+
+from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.target import Capability
+
+#: Of every cache object of transformers: deepcopy forks and saves it, letting go of it is an abort, beams reorder it.
+_ANY = frozenset({Capability.FORK, Capability.REORDER, Capability.ABORT, Capability.SAVE})
+_READABLE = frozenset({Capability.ENTRIES, Capability.STORAGE})
+#: Slots of a cache with a fixed size, where no one asks for another.
+SLOTS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheKind:
+    """make: (model, capacity) -> a new cache. sized: it holds `capacity` tokens and no more. lossy: how it rounds what it stores."""
+
+    name: str
+    make: Callable[[Any, int], Any]
+    offers: frozenset[Capability]
+    sized: bool = False
+    lossy: str | None = None
+
+
+def window_of(model: Any) -> int | None:
+    """The shortest window that a layer has, None where each sees everything: read off the cache that transformers itself makes."""
+    windows = [getattr(layer, "sliding_window", None) for layer in _dynamic(model, 0).layers if getattr(layer, "is_sliding", False)]
+    return min((int(window) for window in windows if window), default=None)
+
+
+def kind(name: str, model: Any) -> CacheKind:
+    """By name, or the user's own as module:factory. Raises TargetUnusable."""
+    if ":" in name:
+        return own(_factory(name), model, name)
+    if name not in _KINDS:
+        raise TargetUnusable(
+            f"transformers has no cache called {name!r} here", hint=f"one of {', '.join(_KINDS)}, or your own as module:factory"
+        )
+    return _KINDS[name](model)
+
+
+def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> CacheKind:
+    """A cache that the doctor does not know: it offers what it has methods for, and KV002 tells whether they do what they say."""
+    cache = make(model, SLOTS)
+    found = {Capability.ABORT}
+    layers = getattr(cache, "layers", None)
+    forgets = any(getattr(layer, "is_sliding", False) and not getattr(layer, "record_past", False) for layer in layers or ())
+    if hasattr(cache, "crop") and not forgets:
+        found.add(Capability.TRUNCATE)
+    if hasattr(cache, "reorder_cache"):
+        found.add(Capability.REORDER)
+    try:
+        copy.deepcopy(cache)
+        found |= {Capability.FORK, Capability.SAVE}
+    except Exception:  # whatever keeps a foreign object from being copied
+        found -= {Capability.FORK, Capability.SAVE}
+    if layers and all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in layers):
+        found |= _READABLE
+    return CacheKind(name=name, make=make, offers=frozenset(found))
+
+
+def _dynamic(model: Any, capacity: int) -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache(config=model.config)
+
+
+def _recording(model: Any, capacity: int) -> Any:
+    cache = _dynamic(model, capacity)
+    cache.activate_past_recording()
+    return cache
+
+
+def _static(model: Any, capacity: int) -> Any:
+    from transformers import StaticCache
+
+    return StaticCache(config=model.config, max_cache_len=capacity)
+
+
+def _dynamic_kind(model: Any) -> CacheKind:
+    """A window layer forgets what it can't see, and can't be cut back past that: with windows there is no truncation."""
+    whole = window_of(model) is None and getattr(_dynamic(model, 0), "is_croppable", True)
+    return CacheKind(name="dynamic", make=_dynamic, offers=_ANY | _READABLE | ({Capability.TRUNCATE} if whole else frozenset()))
+
+
+def _recording_kind(model: Any) -> CacheKind:
+    if not hasattr(_dynamic(model, 0), "activate_past_recording"):
+        raise TargetUnusable("this transformers has no cache that records the past", hint="take --cache dynamic")
+    return CacheKind(name="recording", make=_recording, offers=_ANY | _READABLE | {Capability.TRUNCATE})
+
+
+def _static_kind(model: Any) -> CacheKind:
+    whole = {Capability.TRUNCATE} if window_of(model) is None else frozenset[Capability]()
+    return CacheKind(name="static", make=_static, offers=_ANY | _READABLE | {Capability.CAPACITY} | whole, sized=True)
+
+
+def _quantised_kind(backend: str, module: str | None) -> Callable[[Any], CacheKind]:
+    def make(model: Any, capacity: int) -> Any:
+        from transformers import QuantizedCache
+
+        return QuantizedCache(backend, model.config)
+
+    def chosen(model: Any) -> CacheKind:
+        if module is not None and find_spec(module.partition(".")[0]) is None:
+            raise TargetUnusable(f"the {backend} cache needs {module}, which is not installed", hint=f"pip install {module}")
+        try:
+            make(model, 0)
+        except (ImportError, ValueError) as error:
+            raise TargetUnusable(f"transformers gives no {backend} cache here: {error}", hint="take --cache dynamic") from error
+        return CacheKind(name=backend, make=make, offers=_ANY | {Capability.ENTRIES}, lossy=f"entries are stored as {backend} numbers")
+
+    return chosen
+
+
+def _offloaded_kind(model: Any) -> CacheKind:
+    if not torch.cuda.is_available():
+        raise TargetUnusable(
+            "transformers moves offloaded caches between a GPU and the host, and there is no GPU", hint="take another cache"
+        )
+
+    def make(model: Any, capacity: int) -> Any:
+        from transformers import DynamicCache
+
+        return DynamicCache(config=model.config, offloading=True)
+
+    return CacheKind(name="offloaded", make=make, offers=_dynamic_kind(model).offers)
+
+
+_KINDS: Mapping[str, Callable[[Any], CacheKind]] = {
+    "dynamic": _dynamic_kind,
+    "recording": _recording_kind,
+    "static": _static_kind,
+    "fp8": _quantised_kind("fp8", None),
+    "quanto": _quantised_kind("quanto", "optimum-quanto"),
+    "hqq": _quantised_kind("hqq", "hqq"),
+    "offloaded": _offloaded_kind,
+}
+
+
+def _factory(text: str) -> Callable[[Any, int], Any]:
+    """The factory is given what it has parameters for: model, config, and capacity (or max_cache_len, as transformers calls it)."""
+    module, _, attribute = text.partition(":")
+    try:
+        made = getattr(import_module(module), attribute)
+        taken = signature(made).parameters
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise TargetUnusable(f"{text} is no cache factory: {error}", hint="give module:factory, importable from here") from error
+    known = {"model", "config", "capacity", "max_cache_len"}
+    odd = [
+        name
+        for name, parameter in taken.items()
+        if name not in known
+        and parameter.default is Parameter.empty
+        and parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+    if odd:
+        raise TargetUnusable(f"{text} asks for {', '.join(odd)}", hint=f"a factory may take {', '.join(sorted(known))}")
+
+    def make(model: Any, capacity: int) -> Any:
+        given = {"model": model, "config": model.config, "capacity": capacity, "max_cache_len": capacity}
+        return made(**{name: value for name, value in given.items() if name in taken})
+
+    return make
+
+
+def stored(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Keys and values [rows, heads, columns, head_dim] as attention reads them back; None for a layer that keeps none of its own."""
+    if getattr(layer, "_quantized_keys", None) is None:
+        return None if getattr(layer, "keys", None) is None else (layer.keys, layer.values)
+    both = []
+    for kind in ("keys", "values"):
+        parts = [layer._dequantize(getattr(layer, f"_quantized_{kind}")), getattr(layer, kind)]
+        both.append(torch.cat([part for part in parts if part.dim() == 4], dim=-2))
+    return both[0], both[1]

@@ -1,0 +1,1 @@
+"""An engine behind a URL: OpenAI-compatible servers, and llama.cpp's own interface."""

@@ -1,0 +1,154 @@
+"""The two comparisons that most rules are made of, over programs that a rule draws.
+
+`against`: each row beside its plain way (or recomputation), judged by the noise floor. `unseen`: the program beside itself with other
+tokens where no watched context can see them, in equal shapes, so that bits must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kvpact.doctor.exam import Exam, Gap
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.lineage import swapped
+from kvpact.doctor.noise import Size, distance
+from kvpact.doctor.program import Program
+
+#: A name for what is tried, and the program for a tag that its tokens are drawn by.
+Case = tuple[str, Callable[[str], Program]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What a finding says. what: a line with {position} and {case} in it. expected: what the rows were compared with."""
+
+    code: str
+    what: str
+    cause: str
+    cure: str
+    expected: str = "the log-probabilities of the same tokens in the same pieces, alone in a session"
+
+
+def against(exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Program], Gap] | None = None) -> Verdict:
+    """gap: how a program is measured, beside its plain way by default."""
+    measure = gap or exam.plain_gap
+    compared, unclear = 0, None
+    for label, build in cases:
+        program = build(label)
+        found = measure(program)
+        compared += found.compared
+        if found.size is Size.FAULT and _confirmed(exam, label, build, measure):
+            smallest = exam.smallest(program, lambda smaller: measure(smaller).size is Size.FAULT)
+            return failed(_finding(exam, words, label, measure(smallest), smallest))
+        if found.size is not Size.ROUNDING:
+            unclear = unclear or f"{found.effect:.2g} nats when {label}, where rounding alone gives {exam.noise.floor:.2g}"
+    if unclear is not None:
+        return inconclusive(f"{unclear}: {exam.target.lossy or 'float32 would tell'}")
+    return sure(exam, f"{compared} rows as they should be", compared)
+
+
+def _confirmed(exam: Exam, label: str, build: Callable[[str], Program], measure: Callable[[Program], Gap]) -> bool:
+    """A router that rounding pushes to another expert moves one row far; a fault moves those of other tokens as well."""
+    return not exam.target.routed or all(measure(build(f"{label}, again {turn}")).size is Size.FAULT for turn in range(2))
+
+
+def sure(exam: Exam, looked_at: str, compared: int) -> Verdict:
+    """A pass, where a fault would have been seen."""
+    if not compared:
+        return inconclusive("the target shows no rows to compare")
+    if not exam.judges:
+        return inconclusive(f"rounding alone gives {exam.noise.floor:.2g} nats: nothing finer can be seen")
+    if not exam.powerful:
+        return inconclusive(
+            f"a changed token moves later rows by {exam.power:.2g} nats only: attention is near to uniform, and faults of context hide"
+        )
+    return passed(looked_at)
+
+
+def _finding(exam: Exam, words: Words, label: str, gap: Gap, program: Program) -> Finding:
+    position = None if gap.seen is None else gap.seen.position
+    return Finding(
+        code=words.code,
+        what=words.what.format(position=position, case=label),
+        expected=words.expected,
+        got=f"up to {gap.effect:.3g} nats away, over {gap.compared} rows",
+        where=Where(request=None if gap.seen is None else gap.seen.name, position=position),
+        exact=False,
+        effect=gap.effect,
+        floor=exam.noise.floor,
+        cause=words.cause,
+        cure=words.cure,
+        program=program,
+        evidence={"differences": {str(place): gap.by_position[place] for place in sorted(gap.by_position)}},
+    )
+
+
+def unseen(exam: Exam, cases: Iterable[Case], words: Words) -> Verdict:
+    """Each program draws what must not be seen by `hidden`; rows whose context holds none of it must not change with it."""
+    if exam.target.vocab_size < 16:
+        return inconclusive("a vocabulary of under 16 tokens is too small to hide some")
+    compared = 0
+    for label, build in cases:
+        program = build(label)
+        effect, count, _, _ = _moved(exam, program)
+        compared += count
+        if effect is not None:
+            smallest = exam.smallest(program, lambda smaller: _moved(exam, smaller)[0] is not None)
+            return failed(_seen(exam, words, label, smallest))
+    return sure(exam, f"{compared} rows stay as they are when other content changes", compared)
+
+
+def hidden(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:
+    """Tokens that `shown` never draws, for what must not be seen."""
+    draw, vocab = exam.random(f"hidden {purpose}"), exam.target.vocab_size
+    return tuple(draw.randrange(vocab // 2, vocab // 2 + vocab // 4) for _ in range(length))
+
+
+def shown(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:
+    draw, vocab = exam.random(f"shown {purpose}"), exam.target.vocab_size
+    return tuple(draw.randrange(min(8, vocab // 8), vocab // 2) for _ in range(length))
+
+
+def _moved(exam: Exam, program: Program) -> tuple[float | None, int, str | None, dict[int, float]]:
+    """The largest effect of other hidden tokens on rows that may not see them, None for none; rows compared; whose; by position."""
+    half, quarter = exam.target.vocab_size // 2, exam.target.vocab_size // 4
+    other = {token: token + quarter for token in range(half, half + quarter)}
+    one, two = exam.run(program), exam.run(swapped(program, other))
+    effect, count, owner, by_position = None, 0, None, dict[int, float]()
+    for a, b in zip(one.rows, two.rows, strict=True):
+        if a.context != b.context:
+            continue
+        count += 1
+        if exam.differs(a.row, b.row):
+            apart = distance(a.row, b.row)
+            by_position[a.position] = max(apart, by_position.get(a.position, 0.0))
+            if effect is None or apart > effect:
+                effect, owner = apart, a.name
+    return effect, count, owner, by_position
+
+
+def _seen(exam: Exam, words: Words, label: str, program: Program) -> Finding:
+    effect, _, owner, by_position = _moved(exam, program)
+    position = max(by_position, key=lambda place: by_position[place]) if by_position else None
+    return Finding(
+        code=words.code,
+        what=words.what.format(position=position, case=label),
+        expected="the same bits, for nothing that this context may see has changed" if exam.exact else "the same row but for rounding",
+        got=f"rows up to {effect or 0.0:.3g} nats apart when the other content changes",
+        where=Where(request=owner, position=position),
+        exact=exam.exact,
+        effect=effect,
+        floor=exam.noise.floor,
+        cause=words.cause,
+        cure=words.cure,
+        program=program,
+        evidence={"differences": {str(place): by_position[place] for place in sorted(by_position)}},
+    )
+
+
+def lengths(exam: Exam, wanted: Sequence[int]) -> list[int]:
+    """`wanted`, and those around the window and the block, as far as the target holds them: ascending."""
+    near = [edge + more for edge in (exam.target.window, exam.target.block_size) if edge and edge <= 600 for more in (-1, 1)]
+    longest = min(exam.target.max_len - 32, 640)
+    return sorted({length for length in (*wanted, *near) if 1 <= length <= longest}) or [1]

@@ -1,0 +1,69 @@
+"""The plain way to what a program shows: the same tokens in the same pieces, alone in a session, with nothing else done to them.
+
+Recomputation at once tells that something is wrong; the plain way tells whether it is what was *done* (a batch, a fork, a cut) that is
+wrong, for decoding step by step is in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Step, Submit, Truncate
+
+#: Tokens of a context, as they were fed.
+Pieces = tuple[tuple[int, ...], ...]
+
+
+def pieces(program: Program) -> dict[tuple[int, str], Pieces]:
+    """By index of an Advance and name of a context: the pieces that the context was fed in, this one included."""
+    fed: dict[str, Pieces] = {}
+    waiting: dict[str, tuple[int, ...]] = {}
+    saved: dict[str, Pieces] = {}
+    found: dict[tuple[int, str], Pieces] = {}
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Submit):
+            waiting[step.name] = waiting.get(step.name, ()) + step.tokens
+        elif isinstance(step, Advance):
+            for name, count in step.counts:
+                now, waiting[name] = waiting[name][:count], waiting[name][count:]
+                fed[name] = (*fed.get(name, ()), now)
+                found[index, name] = fed[name]
+        else:
+            _move(step, fed, waiting, saved)
+    return found
+
+
+def _move(step: Step, fed: dict[str, Pieces], waiting: dict[str, tuple[int, ...]], saved: dict[str, Pieces]) -> None:
+    if isinstance(step, Truncate):
+        fed[step.name], waiting[step.name] = cut(fed[step.name], step.length), ()
+    elif isinstance(step, Fork):
+        fed[step.new], waiting[step.new] = fed[step.name], waiting.get(step.name, ())
+    elif isinstance(step, Reorder):
+        fed.update({name: fed[source] for name, source in zip(step.names, step.sources, strict=True)})
+    elif isinstance(step, Abort):
+        fed.pop(step.name, None)
+        waiting.pop(step.name, None)
+    elif isinstance(step, Save):
+        saved[step.key] = fed[step.name]
+    elif isinstance(step, Load):
+        fed[step.name] = saved[step.key]
+
+
+def cut(whole: Pieces, length: int) -> Pieces:
+    """The pieces of the first `length` tokens."""
+    kept: list[tuple[int, ...]] = []
+    for piece in whole:
+        left = length - sum(map(len, kept))
+        if left > 0:
+            kept.append(piece[:left])
+    return tuple(kept)
+
+
+def swapped(program: Program, tokens: Mapping[int, int]) -> Program:
+    """The same program with other tokens, of equal shapes throughout."""
+
+    def other(step: Step) -> Step:
+        return replace(step, tokens=tuple(tokens.get(token, token) for token in step.tokens)) if isinstance(step, Submit) else step
+
+    return replace(program, steps=tuple(map(other, program.steps)), before=tuple(swapped(one, tokens) for one in program.before))

@@ -1,0 +1,81 @@
+"""Contexts that are fed in one call must get what each would get alone."""
+
+from __future__ import annotations
+
+from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Verdict
+from kvpact.doctor.program import Advance, Program, Submit
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
+
+_DECODED = 4
+_CAUSE = "rows of a batch share something that is each row's own: padding, positions, a length, an order"
+_CURE = "print mask, positions and cached length of each row of the batch beside those of the row alone; all must agree"
+_WORDS = Words(
+    code="KV102",
+    what="a row of a batch parts from the same context alone at position {position}, when {case}",
+    expected="the log-probabilities of the same tokens in the same pieces, in calls of their own",
+    cause=_CAUSE,
+    cure=_CURE,
+)
+
+
+def together(exam: Exam) -> Verdict:
+    """Prompts of different lengths start in one call, and are decoded together."""
+
+    def case(length: int, others: tuple[int, ...]) -> Case:
+        sizes = {"a": length} | dict(zip("bc", others, strict=False))
+
+        def build(tag: str) -> Program:
+            given = [Submit(name, exam.tokens(f"{tag} {name}", size + _DECODED)) for name, size in sizes.items()]
+            steps = [Advance(tuple((name, 1) for name in sizes))] * _DECODED
+            return Program(steps=(*given, Advance(tuple(sizes.items())), *steps))
+
+        return f"prompts of {' and '.join(map(str, sizes.values()))} tokens are decoded together", build
+
+    longest = max(lengths(exam, (5, 33)))
+    return against(exam, [case(length, (max(1, length // 3), min(length + 4, longest))) for length in lengths(exam, (5, 33))], _WORDS)
+
+
+def joining(exam: Exam) -> Verdict:
+    """A new prompt comes in while another context decodes."""
+
+    def build(tag: str) -> Program:
+        steps = (
+            Submit("a", exam.tokens(f"{tag} a", 9 + 4)),
+            Advance((("a", 9),)),
+            Submit("b", exam.tokens(f"{tag} b", 14)),
+            Advance((("a", 1), ("b", 11))),
+            Advance((("b", 1), ("a", 1))),
+            Advance((("b", 2), ("a", 2))),
+        )
+        return Program(steps=steps)
+
+    return against(exam, [("a prompt joins a decoding context", build)], _WORDS)
+
+
+RULE = Rule(
+    code="KV102",
+    page=Page(
+        symptoms=(
+            "batched answers differ from single ones",
+            "only some rows of a batch are garbage",
+            "the longest row is fine and the shorter ones are not",
+            "answers depend on what else runs",
+        ),
+        checks="Contexts of different lengths are fed in one call and decoded together; each is compared with itself in calls of its own.",
+        matters="A batch is a way to save time. Whoever shares it must not be able to tell.",
+        lookalikes="Kernels choose their order of sums by the size of the batch: that stays near the floor of KV001. "
+        "A mixture of experts with a capacity drops tokens when a batch is full, by design.",
+        causes=(
+            (_CAUSE, _CURE),
+            ("one position for all rows, counted with the padding", "count each row's positions along its own mask"),
+        ),
+        seen_in=("unslothai/unsloth#3699", "ml-explore/mlx-lm#1097", "Blaizzy/mlx-vlm#1946"),
+    ),
+    ways=(
+        Way(name="together", needs=frozenset({Capability.BATCH}), check=together),
+        Way(name="joining", needs=frozenset({Capability.BATCH, Capability.RAGGED}), check=joining),
+    ),
+)

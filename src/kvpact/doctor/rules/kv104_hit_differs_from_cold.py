@@ -1,0 +1,82 @@
+"""Entries taken over from an earlier context must be worth what computing them anew is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Outcome, Verdict, inconclusive
+from kvpact.doctor.program import Program, feed
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
+
+_DECODED = 2
+_CAUSE = "what is taken over does not belong to these tokens at these places: one entry too few or too many, or another's"
+_CURE = "print cached length, position of the first new token and the tokens behind each reused entry; compare with a cold run"
+_WORDS = Words(
+    code="KV104",
+    what="a prompt that hits parts from the same prompt cold at position {position}, when {case}",
+    expected="the log-probabilities of the same tokens in the same pieces, with reuse off",
+    cause=_CAUSE,
+    cure=_CURE,
+)
+
+
+def hits(exam: Exam) -> Verdict:
+    """The same prompt again, another end on the same beginning, more of the same, and less of it."""
+    common = max(lengths(exam, (40,)))
+
+    def case(label: str, common: int, before: int, after: int) -> Case:
+        def build(tag: str) -> Program:
+            shared = exam.tokens(f"{tag} shared", common)
+            first = (*shared, *exam.tokens(f"{tag} first", before))
+            second = (*shared, *exam.tokens(f"{tag} second", after))
+            return Program(
+                steps=feed("warm", (*second, *exam.tokens(f"{tag} end", _DECODED)), len(second), *[1] * (_DECODED - 1)),
+                before=(Program(steps=feed("first", first)),),
+            )
+
+        return label, build
+
+    cases = [
+        case("the same prompt comes again", common, 0, 0),
+        case("the prompt goes on where an earlier one ended", common, 0, 7),
+        case("a longer prompt with the same beginning came before", common, 40, 1),
+        *(case(f"the first {length} tokens are shared", length, 13, 5) for length in lengths(exam, (3, 16, 40))),
+    ]
+    verdict = against(exam, cases, _WORDS)
+    if verdict.outcome is Outcome.PASSED and exam.target.can(Capability.USAGE) and not _hit(exam, cases[1][1]("control")):
+        return inconclusive("nothing was taken over in these runs, so nothing was checked: is reuse on?")
+    return verdict
+
+
+def _hit(exam: Exam, program: Program) -> bool:
+    cached: list[int] = []
+
+    def look(session: Any, account: Any) -> None:
+        cached.append(session.cached_tokens("warm"))
+
+    exam.run(program, inspect=look)
+    return cached[0] > 0
+
+
+RULE = Rule(
+    code="KV104",
+    page=Page(
+        symptoms=(
+            "the second answer to the same question differs",
+            "garbage on prefix cache hits",
+            "answers get worse as the server warms up",
+        ),
+        checks="A prompt is fed after others that share its beginning, with reuse on; it is compared with the same prompt with reuse off.",
+        matters="A hit is an optimisation that the client can't see: it must not be able to see it in the answer.",
+        lookalikes="Cold and warm prompts may run through different kernels: that stays near the floor of KV001, and warm agrees with warm.",
+        causes=(
+            (_CAUSE, _CURE),
+            ("the length is cut back and the arrays are not", "cut the entries to the length that is taken over, in every layer"),
+        ),
+        seen_in=("waybarrios/vllm-mlx#311", "waybarrios/vllm-mlx#380", "vllm-project/vllm#17305"),
+    ),
+    ways=(Way(name="hits", needs=frozenset({Capability.REUSE}), check=hits),),
+)

@@ -1,0 +1,58 @@
+"""What was cut off must be gone, and what was kept must be whole."""
+
+from __future__ import annotations
+
+from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Verdict
+from kvpact.doctor.program import Program, Truncate, feed
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
+
+_DECODED = 3
+_CAUSE = "cutting a context back does not reach all of its state: a layer, the values, the length that the mask or the positions come from"
+_CURE = "cut every layer's keys and values and every length in one place; refuse what a layer can't do"
+
+
+def cut_off(exam: Exam) -> Verdict:
+    """The same with other tokens in what is cut off."""
+    words = Words(code="KV301", what="tokens that were cut off still show at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+    return unseen(exam, _cases(exam), words)
+
+
+def kept(exam: Exam) -> Verdict:
+    """The same without ever having had what is cut off."""
+    words = Words(
+        code="KV301", what="a context that was cut back parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE
+    )
+    return against(exam, _cases(exam), words)
+
+
+def _cases(exam: Exam) -> list[Case]:
+    def case(kept: int, gone: int) -> Case:
+        def build(tag: str) -> Program:
+            whole = (*shown(exam, f"{tag} kept", kept), *hidden(exam, tag, gone))
+            after = shown(exam, f"{tag} after", _DECODED)
+            steps = (*feed("a", whole), Truncate("a", kept), *feed("a", after, *[1] * _DECODED))
+            return Program(steps=steps)
+
+        return f"after {gone} tokens were cut off and {kept} kept", build
+
+    return [case(kept, gone) for kept in lengths(exam, (4, 31)) for gone in (1, 5)]
+
+
+RULE = Rule(
+    code="KV301",
+    page=Page(
+        symptoms=("edited prompts still show the old text", "rewind has no effect", "answers go on from what was deleted"),
+        checks="A context is cut back and fed on: with other tokens in what is cut off, and beside the same feeds without it.",
+        matters="Rejected drafts, edited turns and regenerated answers all rest on it.",
+        lookalikes="A window layer can't go back beyond what it has let go of; refusing is right, going on quietly is not.",
+        causes=((_CAUSE, _CURE), ("trim of a rotating or recurrent layer does nothing", "return how many tokens were cut, and look at it")),
+        seen_in=("ml-explore/mlx-lm#1109", "huggingface/transformers#30312", "microsoft/onnxruntime-genai#2140"),
+    ),
+    ways=(
+        Way(name="cut off", needs=frozenset({Capability.TRUNCATE}), check=cut_off, exact=True),
+        Way(name="kept", needs=frozenset({Capability.TRUNCATE}), check=kept),
+    ),
+)

@@ -1,0 +1,61 @@
+"""After a fork, what one of the two is fed must not reach the other."""
+
+from __future__ import annotations
+
+from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Verdict
+from kvpact.doctor.program import Fork, Program, feed
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
+
+_FED = 3
+_CAUSE = "both write into the same memory behind the common part: the copy is of a reference, or the last block is shared though not full"
+_CURE = "share only what neither will write to; copy the partly filled end before the first write"
+
+
+def other_side(exam: Exam) -> Verdict:
+    """The same with other tokens on the other side."""
+    words = Words(code="KV302", what="tokens of the other side of a fork show at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+    return unseen(exam, _cases(exam), words)
+
+
+def forked(exam: Exam) -> Verdict:
+    """The same without a fork."""
+    words = Words(code="KV302", what="a forked context parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+    return against(exam, _cases(exam), words)
+
+
+def _cases(exam: Exam) -> list[Case]:
+    def case(length: int, first: str) -> Case:
+        second = "fork" if first == "origin" else "origin"
+
+        def build(tag: str) -> Program:
+            steps = (
+                *feed("origin", shown(exam, f"{tag} common", length)),
+                Fork("origin", "fork"),
+                *feed(first, hidden(exam, tag, _FED), *[1] * _FED),
+                *feed(second, shown(exam, f"{tag} after", _FED), *[1] * _FED),
+            )
+            return Program(steps=steps)
+
+        return f"when the {first} goes on first, from {length} tokens", build
+
+    return [case(length, first) for length in lengths(exam, (5, 33)) for first in ("origin", "fork")]
+
+
+RULE = Rule(
+    code="KV302",
+    page=Page(
+        symptoms=("parallel samples influence each other", "branches of one prompt mix", "n > 1 gives worse answers than n = 1"),
+        checks="A context is forked and both sides are fed; one side's rows must not change with what the other side is given.",
+        matters="A fork promises two contexts for the price of one and a bit. If they meet behind the fork, both are wrong.",
+        lookalikes="Sharing the common part is right, and how forks save memory.",
+        causes=((_CAUSE, _CURE),),
+        seen_in=("huggingface/transformers#24841", "huggingface/transformers#27612"),
+    ),
+    ways=(
+        Way(name="other side", needs=frozenset({Capability.FORK}), check=other_side, exact=True),
+        Way(name="forked", needs=frozenset({Capability.FORK}), check=forked),
+    ),
+)

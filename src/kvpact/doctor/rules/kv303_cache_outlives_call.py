@@ -1,0 +1,44 @@
+"""A new session must not see what an earlier one held."""
+
+from __future__ import annotations
+
+from kvpact.doctor.compare import Case, Words, hidden, lengths, shown, unseen
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Verdict
+from kvpact.doctor.program import Program, feed
+from kvpact.doctor.rule import Page, Rule, Way
+
+_FED = 3
+_CAUSE = "the cache, or a part of it, is kept from one call to the next and not emptied: a layer is left out, or only the length is reset"
+_CURE = "make a new cache for each call, or empty every layer of the old one; clear lengths, masks and offsets with it"
+_WORDS = Words(code="KV303", what="tokens of an earlier call show at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+
+
+def earlier(exam: Exam) -> Verdict:
+    """The same with other tokens in the session before."""
+
+    def case(before: int, length: int) -> Case:
+        def build(tag: str) -> Program:
+            old = hidden(exam, tag, before + 2)
+            tokens = shown(exam, f"{tag} new", length + _FED)
+            return Program(
+                steps=feed("new", tokens, length, *[1] * (_FED - 1)), before=(Program(steps=feed("old", old, before, *[1] * 1)),)
+            )
+
+        return f"in a call of {length} tokens after one of {before}", build
+
+    return unseen(exam, [case(before, length) for length in lengths(exam, (4, 20)) for before in (6, 30)], _WORDS)
+
+
+RULE = Rule(
+    code="KV303",
+    page=Page(
+        symptoms=("answers of the previous request come back", "the second prompt is answered with the first one's topic"),
+        checks="A session is run after another one whose tokens are changed: nothing in the later one may change with them.",
+        matters="One user's tokens in another user's answer is the worst that a cache can do.",
+        lookalikes="A prefix that is found again is taken over on purpose; here the two sessions share no token.",
+        causes=((_CAUSE, _CURE),),
+        seen_in=("turboderp-org/exllamav2#591", "huggingface/transformers#47731", "waybarrios/vllm-mlx#380"),
+    ),
+    ways=(Way(name="earlier", needs=frozenset(), check=earlier, exact=True),),
+)

@@ -1,0 +1,61 @@
+"""A saved state that is loaded and used must still be what was saved."""
+
+from __future__ import annotations
+
+from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Verdict
+from kvpact.doctor.program import Load, Program, Save, Step, feed
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
+
+_FED = 3
+_CAUSE = "a call writes into the cache object it was given, and the caller still holds that object as the state of before"
+_CURE = "copy on save and on load, or say in the signature that the argument is used up"
+
+
+def other_use(exam: Exam) -> Verdict:
+    """The same with other tokens in the use between."""
+    words = Words(code="KV304", what="another use of the same saved state shows at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+    return unseen(exam, _cases(exam), words)
+
+
+def used_twice(exam: Exam) -> Verdict:
+    """The same without the use between."""
+    words = Words(
+        code="KV304", what="a saved state that was used parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE
+    )
+    return against(exam, _cases(exam), words)
+
+
+def _cases(exam: Exam) -> list[Case]:
+    def case(length: int, between: str) -> Case:
+        def build(tag: str) -> Program:
+            steps: list[Step] = [*feed("origin", shown(exam, f"{tag} common", length)), Save("origin", "kept")]
+            if between == "first":
+                steps.append(Load("kept", "first"))
+            steps += feed(between, hidden(exam, tag, _FED), *[1] * _FED)
+            steps += (Load("kept", "second"), *feed("second", shown(exam, f"{tag} after", _FED), *[1] * _FED))
+            return Program(steps=tuple(steps))
+
+        used = "it was loaded and fed" if between == "first" else "the context it was saved from went on"
+        return f"after {used}, from {length} tokens", build
+
+    return [case(length, between) for length in lengths(exam, (5, 20)) for between in ("first", "origin")]
+
+
+RULE = Rule(
+    code="KV304",
+    page=Page(
+        symptoms=("reusing past_key_values gives another answer the second time", "a cached system prompt works once"),
+        checks="A state is saved, used, and loaded once more: the second use must not see the first.",
+        matters="A prompt that is computed once and used often is the commonest use of a cache, and breaks quietly at the second use.",
+        lookalikes="An engine that says its state is used up by a call is right; then saving must copy.",
+        causes=((_CAUSE, _CURE),),
+        seen_in=("huggingface/transformers#24841", "huggingface/transformers#34164", "ml-explore/mlx-lm#1097"),
+    ),
+    ways=(
+        Way(name="other use", needs=frozenset({Capability.SAVE}), check=other_use, exact=True),
+        Way(name="used twice", needs=frozenset({Capability.SAVE}), check=used_twice),
+    ),
+)

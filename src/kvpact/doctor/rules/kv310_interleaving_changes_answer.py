@@ -1,0 +1,47 @@
+"""Contexts that take turns must get what each would get on its own."""
+
+from __future__ import annotations
+
+from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Verdict
+from kvpact.doctor.program import Advance, Program, Submit
+from kvpact.doctor.rule import Page, Rule, Way
+
+_ROUNDS = 3
+_CAUSE = "the state of the context that was fed last is used for the one that is fed now: an offset, a mask, a length kept in one place"
+_CURE = "keep every length, offset and mask with its context, and hand it in with each call"
+_WORDS = Words(
+    code="KV310", what="a context that takes turns with others parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE
+)
+
+
+def turns(exam: Exam) -> Verdict:
+    """Two contexts take turns, and a third begins in between."""
+
+    def case(length: int) -> Case:
+        sizes = {"a": length, "b": length // 2 + 1, "c": length + 2}
+
+        def build(tag: str) -> Program:
+            given = [Submit(name, exam.tokens(f"{tag} {name}", size + _ROUNDS)) for name, size in sizes.items()]
+            begin = {name: Advance(((name, size),)) for name, size in sizes.items()}
+            a, b, c = (Advance(((name, 1),)) for name in sizes)
+            return Program(steps=(*given, begin["a"], begin["b"], a, b, begin["c"], a, c, b, c, b, a, c))
+
+        return f"from prompts of {', '.join(map(str, sizes.values()))} tokens", build
+
+    return against(exam, map(case, lengths(exam, (5, 32))), _WORDS)
+
+
+RULE = Rule(
+    code="KV310",
+    page=Page(
+        symptoms=("answers mix when two requests run", "fine one after the other, wrong side by side"),
+        checks="Contexts are fed in turns, in calls of their own; each is compared with itself in a session alone.",
+        matters="Serving is taking turns. What is kept once for all contexts is right for one of them.",
+        lookalikes="Calls have equal shapes here, so a batch's rounding can't be the reason.",
+        causes=((_CAUSE, _CURE),),
+        seen_in=("ml-explore/mlx-lm#1097", "huggingface/transformers#43952"),
+    ),
+    ways=(Way(name="turns", needs=frozenset(), check=turns),),
+)
