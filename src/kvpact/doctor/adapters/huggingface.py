@@ -109,6 +109,7 @@ class HuggingFace(Target):
         dtype = str(model.dtype).removeprefix("torch.")
         twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else self.cache.lossy)
         return twin
+
     def module(self) -> Any:
         return self.model
 
