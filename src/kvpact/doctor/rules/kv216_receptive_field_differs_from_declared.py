@@ -42,6 +42,8 @@ def layers(exam: Exam) -> Verdict:
     from kvpact.doctor.audit.layers import declared, missing_distances, taking_layers
     from kvpact.doctor.audit.visibility import compare
 
+    if exam.target.lossy is not None:
+        return inconclusive(f"{exam.target.lossy}: one scale for many places would let each of them move all")
     windows = exam.target.layer_windows
     widest = max((window for window in windows or () if window is not None and window + 8 <= _LONGEST), default=8)
     length = exam.length(max(16, widest + 8))

@@ -19,6 +19,8 @@ _CURE = "take scale and zero from each group's own minimum and maximum, and quan
 def envelope(exam: Exam) -> Verdict:
     """By layer, kind, head and position: what is read back against what was given."""
     stored, seen = exam.target.stored, 0
+    if stored is None and exam.target.lossy is not None:
+        return inconclusive(f"{exam.target.lossy}, and how far they may be off is not declared (`Target.stored`)")
     for program in programs(exam):
         both: list[Pair] = []
         exam.run(program, inspect=into(both, exam.target.num_layers or 0))

@@ -16,6 +16,8 @@ _CURE = "keep scales with their codes: one index for both, in writing, reading, 
 def scales(exam: Exam) -> Verdict:
     """What is outside the declared envelope and comes back into it by one factor for each group has a wrong scale."""
     stored, seen, unexplained = exam.target.stored, 0, 0
+    if stored is None and exam.target.lossy is not None:
+        return inconclusive(f"{exam.target.lossy}, and by which groups is not declared (`Target.stored`)")
     for program in programs(exam):
         both: list[Pair] = []
         exam.run(program, inspect=into(both, exam.target.num_layers or 0))
