@@ -26,7 +26,7 @@ class PreallocatedLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         length = self.get_seq_length()
-        if self.buffers is None or length and self.keys.data_ptr() != self.buffers[0].data_ptr():
+        if self.buffers is None or (length and self.keys.data_ptr() != self.buffers[0].data_ptr()):
             self._begin(key_states, length)
         assert self.buffers is not None
         stop = length + key_states.shape[-2]
