@@ -7,7 +7,7 @@ from kvpact.doctor.finding import Verdict, inconclusive, passed
 from kvpact.doctor.noise import Noise, distance, same_bits
 from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Setting
+from kvpact.doctor.target import Capability
 
 _LENGTH = 24
 _ROUNDS = 3
@@ -19,9 +19,8 @@ def measure(exam: Exam) -> Verdict:
     effects, repeats, how = [0.0], True, "repeats"
     for turn in range(_ROUNDS):
         tokens = exam.tokens(f"noise {turn}", exam.length(_LENGTH + 7 * turn))
-        cold = Setting(reuse=not exam.target.can(Capability.REUSE))
-        first = exam.run(Program(steps=feed("a", tokens), setting=cold)).rows
-        again = exam.run(Program(steps=feed("a", tokens), setting=cold)).rows
+        first = exam.run(Program(steps=feed("a", tokens), setting=exam.cold)).rows
+        again = exam.run(Program(steps=feed("a", tokens), setting=exam.cold)).rows
         repeats = repeats and all(same_bits(one.row, other.row) for one, other in zip(first, again, strict=True))
         effects += [distance(one.row, other.row) for one, other in zip(first, again, strict=True)]
         if exam.target.can(Capability.BATCH):
@@ -30,11 +29,11 @@ def measure(exam: Exam) -> Verdict:
             steps = (*(Submit(name, tokens) for name in copies), Advance(tuple((name, len(tokens)) for name in copies)))
             effects += [
                 distance(seen.row, first[index % len(first)].row)
-                for index, seen in enumerate(exam.run(Program(steps=steps, setting=cold)).of("a"))
+                for index, seen in enumerate(exam.run(Program(steps=steps, setting=exam.cold)).of("a"))
             ]
         if exam.target.can(Capability.ALL_ROWS):
             how += ", and the same rows of a longer prompt"
-            longer = exam.run(Program(steps=feed("a", (*tokens, *exam.tokens("noise end", 9))), setting=cold)).rows
+            longer = exam.run(Program(steps=feed("a", (*tokens, *exam.tokens("noise end", 9))), setting=exam.cold)).rows
             effects += [distance(seen.row, longer[index].row) for index, seen in enumerate(first)]
     floor = max(effect for effect in effects if effect == effect)
     exam.noise = Noise(repeats=repeats, floor=floor, measured=how)
