@@ -47,7 +47,7 @@ FAULTS = (
         code="KV203",
         about="query i of a chunk sees the first i entries",
         make=lambda: _UpperLeft(tiny_llama()),
-        touches=frozenset({"KV101", "KV103", "KV104", "KV105", "KV106", "KV107", "KV216"}),
+        touches=frozenset({"KV101", "KV102", "KV103", "KV104", "KV105", "KV106", "KV107", "KV202", "KV216"}),
     ),
     Fault(
         name="last-token-never-run",

@@ -45,7 +45,7 @@ class _BufferSeen(HuggingFace):
     def mask(self, batch: Batch, num_new: int) -> Tensor | None:
         if num_new > 1:
             return super().mask(batch, num_new)
-        columns = batch.cache.get_max_cache_shape()
+        columns = batch.cache.layers[0].max_cache_len
         mask = torch.zeros(len(batch.mask), 1, 1, columns, dtype=self.model.dtype)
         lowest = torch.finfo(self.model.dtype).min
         return mask.masked_fill(torch.nn.functional.pad(batch.mask == 0, (0, columns - batch.mask.shape[1]))[:, None, None], lowest)

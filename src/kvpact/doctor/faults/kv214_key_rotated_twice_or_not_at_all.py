@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -32,19 +33,26 @@ class _Twice(HuggingFace):
     """The cache takes keys for raw ones and rotates them before it stores them."""
 
     def make_cache(self, capacity: int) -> Any:
-        cache = super().make_cache(capacity)
-        rotary = self.model.model.rotary_emb
-        healthy = cache.update
+        return _twice_rotating()(self.model)
 
-        def update(keys: Tensor, values: Tensor, layer: int, *rest: Any, **more: Any) -> Any:
-            start = cache.get_seq_length(layer)
-            cos, sin = rotary(values, torch.arange(start, start + keys.shape[2])[None])
+
+@cache
+def _twice_rotating() -> Any:
+    from transformers import DynamicCache
+
+    class TwiceRotating(DynamicCache):
+        def __init__(self, model: Any) -> None:
+            super().__init__(config=model.config)
+            self.rotary = model.model.rotary_emb
+
+        def update(self, keys: Tensor, values: Tensor, layer: int, *rest: Any, **more: Any) -> Any:
+            start = self.get_seq_length(layer)
+            cos, sin = self.rotary(values, torch.arange(start, start + keys.shape[2])[None])
             half = keys.shape[-1] // 2
             turned = torch.cat([-keys[..., half:], keys[..., :half]], dim=-1)
-            return healthy(keys * cos[:, None] + turned * sin[:, None], values, layer, *rest, **more)
+            return super().update(keys * cos[:, None] + turned * sin[:, None], values, layer, *rest, **more)
 
-        cache.update = update
-        return cache
+    return TwiceRotating
 
 
 FAULTS = (

@@ -51,9 +51,18 @@ class Examination:
 
 @dataclass(frozen=True, kw_only=True)
 class _Looked:
+    step: int
     scene: Scene
     named: Named | None
     positional: bool
+
+
+def _telling(rows: list[_Looked]) -> list[_Looked]:
+    """Of rows of one call that stand wrong, the last comes first: it has the most distances, and one distance fits every explanation."""
+    wrong = next((row.step for row in rows if row.positional), None)
+    last = [row for row in rows if row.positional and row.step == wrong][-1:]
+    place = next((index for index, row in enumerate(rows) if row.positional), 0)
+    return [*rows[:place], *last, *rows[place:]]
 
 
 def examination(exam: Exam) -> Examination:
@@ -95,7 +104,7 @@ class _Glass:
 
     def look(self, scenario: Scenario) -> None:
         places_known = bool(self.found.findings.keys() & set(PLACES))
-        for looked in self._rows(scenario.program, scenario.hits):
+        for looked in _telling(self._rows(scenario.program, scenario.hits)):
             named = looked.named
             if named is None:
                 self._healthy(scenario, looked.scene)
@@ -118,7 +127,7 @@ class _Glass:
         symptoms = diagnose(self.form, reading, scene, self.visibility)
         named = name(scene, symptoms, self.visibility, layers=self.form.num_layers, hits=hits, rotary=self.form.rotary)
         positional = named is not None and all(symptom.sign in POSITIONAL for symptom in symptoms)
-        return _Looked(scene=scene, named=named, positional=positional)
+        return _Looked(step=seen.step, scene=scene, named=named, positional=positional)
 
     def _healthy(self, scenario: Scenario, scene: Scene) -> None:
         found = self.found
@@ -134,13 +143,14 @@ class _Glass:
         found.later += scene.later > 0
 
     def _finding(self, named: Named, scenario: Scenario) -> Finding:
-        """Of the smallest program that shows the same code."""
+        """Of the smallest program that shows the same, by code and cause."""
 
-        def shows(program: Program) -> bool:
-            return any(looked.named is not None and looked.named.code == named.code for looked in self._rows(program, scenario.hits))
+        def shown(program: Program) -> _Looked | None:
+            rows = self._rows(program, scenario.hits)
+            return next((row for row in rows if row.named and (row.named.code, row.named.remedy) == (named.code, named.remedy)), None)
 
-        program = shrink(scenario.program, shows)
-        again = next((each for each in self._rows(program, scenario.hits) if each.named and each.named.code == named.code), None)
+        program = shrink(scenario.program, lambda smaller: shown(smaller) is not None)
+        again = shown(program)
         named, scene = (again.named, again.scene) if again and again.named else (named, None)
         return Finding(
             code=named.code,

@@ -58,7 +58,7 @@ class _Case:
             expected=expected,
             got=got,
             layer=layer,
-            remedy=words.remedy(code, key, self.scene),
+            remedy=words.remedy(code, key, self.scene.after),
             evidence=evidence,
         )
 
@@ -128,7 +128,7 @@ class _Case:
         code, key = "KV203", self._lost_key(lost)
         if window and start > 0 and all(place < sinks for place in lost) and start > lost[-1]:
             code, key = "KV207", ""
-        elif window and start > 0 and lost == list(range(start, lost[-1] + 1)) and len(seen) > 1:
+        elif window and start >= 0 and lost == list(range(start, lost[-1] + 1)) and len(seen) > 1:
             code, key = "KV206", "narrow"
         twice = [t for other in self.symptoms if other.sign is Sign.COUNT and other.layer == symptom.layer for t in other.read]
         doubled = sorted(self.visible[token] for token in twice if token in self.visible)
@@ -141,6 +141,8 @@ class _Case:
         )
 
     def _lost_key(self, lost: list[int]) -> str:
+        if lost[-1] == self.scene.position and lost == list(range(lost[0], lost[-1] + 1)):
+            return "upper-left"
         if lost == self.expected[:-1]:
             return f"all {self.scene.phase.value}"
         if lost[-1] == self.scene.position - 1 and len(lost) == 1:
@@ -211,7 +213,7 @@ class _Case:
 
 def _listed(whose: Whose, origins: Sequence[Origin], weight: float) -> str:
     if whose is Whose.PADDING:
-        return f"{weight:.0f} padded entries"
+        return f"{weight:.0f} padded entr{'y' if round(weight) == 1 else 'ies'}"
     if whose is Whose.NOBODY:
         return f"{len(origins)} tokens that nobody had submitted"
     places = f"position {_range(sorted({origin.position for origin in origins}))}"

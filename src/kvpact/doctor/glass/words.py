@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvpact.doctor.glass.diagnose import Sign, Symptom
-from kvpact.doctor.glass.scene import Phase, Scene
+from kvpact.doctor.glass.scene import Phase
 
 QUERY: Mapping[Phase, str] = {
     Phase.PROMPT: "a prompt's query",
@@ -15,6 +15,9 @@ QUERY: Mapping[Phase, str] = {
 }
 
 Remedy = tuple[str, str]
+
+#: One shift for all keys is read as such within this, where distances are below _NEAR and come from the short ramp.
+_SPREAD, _NEAR = 0.8, 26
 
 #: By code and by what was seen; the longest key that fits comes first.
 _REMEDIES: Mapping[tuple[str, str], Remedy] = {
@@ -44,8 +47,8 @@ _REMEDIES: Mapping[tuple[str, str], Remedy] = {
         "a chunk starts as if nothing were cached",
         "pass the cache and its length to every chunk, with a mask over all entries",
     ),
-    ("KV203", "some chunk"): (
-        "the mask of a chunk is aligned to the upper left: query i sees the first i entries only",
+    ("KV203", "upper-left"): (
+        "the mask of new queries is aligned to the upper left: query i of them sees the first i entries only",
         "align it to the lower right: query i of n new ones, behind p entries, sees columns up to p + i",
     ),
     ("KV203", "last"): (
@@ -64,6 +67,10 @@ _REMEDIES: Mapping[tuple[str, str], Remedy] = {
     ("KV204", "ended"): (
         "the cache of an earlier request is still in use, or its length was not reset",
         "begin each request with a new cache, or reset length and contents together",
+    ),
+    ("KV204", "dropped"): (
+        "a position was written anew, and its value, or its whole entry, is still the old one",
+        "write keys and values of a position together, at the index that reading uses",
     ),
     ("KV204", "keys"): (
         "of a row that was written anew, either key or value kept what had been there",
@@ -148,9 +155,9 @@ _REMEDIES: Mapping[tuple[str, str], Remedy] = {
 }
 
 
-def remedy(code: str, key: str, scene: Scene) -> Remedy:
-    """The likeliest cause of what was seen, and what to do."""
-    for wanted in (key, key.split(" ")[0], *reversed(scene.after), ""):
+def remedy(code: str, key: str, after: Sequence[str] = ()) -> Remedy:
+    """The likeliest cause of what was seen, and what to do. after: what had been done to the context."""
+    for wanted in (key, key.split(" ")[0], *reversed(after), ""):
         if (code, wanted) in _REMEDIES:
             return _REMEDIES[code, wanted]
     raise KeyError(code)
@@ -170,10 +177,11 @@ def pattern(symptom: Symptom) -> tuple[str, str]:
     shifts = symptom.shifts
     farthest = max(symptom.expected, key=lambda token: symptom.expected[token])
     example = f"a key {symptom.expected[farthest]:.0f} back is read at {symptom.read[farthest]:.1f}"
-    if shifts and max(shifts) - min(shifts) < 1.2 and len(readable) == len(symptom.read):
-        return "shifted", f"keys stand {abs(sum(shifts) / len(shifts)):.0f} too {'far' if shifts[0] > 0 else 'near'} ({example})"
-    if readable and all(abs(value) < 0.5 for value in readable.values()):
+    if len(readable) > 1 and all(abs(value) < 0.5 for value in readable.values()):
         return "absent", f"all distances are 0 ({example})"
+    spread = _SPREAD if symptom.expected[farthest] < _NEAR else 3 * _SPREAD
+    if shifts and max(shifts) - min(shifts) < spread and len(readable) == len(symptom.read):
+        return "shifted", f"keys stand {abs(sum(shifts) / len(shifts)):.0f} too {'far' if shifts[0] > 0 else 'near'} ({example})"
     ratios = [value / symptom.expected[token] for token, value in readable.items() if symptom.expected[token]]
     if ratios and max(ratios) - min(ratios) < 0.2 * max(map(abs, ratios)):
         return "scaled", f"distances are {sum(ratios) / len(ratios):.2f} times what they are ({example})"

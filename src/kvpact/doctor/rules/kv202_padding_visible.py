@@ -1,0 +1,71 @@
+"""Padding is shape, not context."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.execution import Seen
+from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
+from kvpact.doctor.flips import changed, clearly, finding, flipped, moved, pairs
+from kvpact.doctor.glass.ways import glass_way
+from kvpact.doctor.glass.words import remedy
+from kvpact.doctor.program import Advance, Program, Submit
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability, Row, Setting
+
+_SHORT, _LONG, _DECODED = 5, 17, 4
+
+
+def flip(exam: Exam) -> Verdict:
+    """Pad with one token, then with another: rows of the padded request must stay as they are, to the bit."""
+    a, b = exam.tokens("padded", _SHORT + _DECODED), exam.tokens("padding", _LONG + _DECODED)
+    steps = (Submit("a", a), Submit("b", b), Advance((("a", _SHORT), ("b", _LONG))), *(Advance((("a", 1), ("b", 1))),) * _DECODED)
+    pad = exam.tokens("pad", 1)[0]
+    program = Program(steps=steps, setting=Setting(pad_id=pad))
+    if _first(exam, program) is not None:
+        smallest = exam.smallest(program, lambda smaller: _first(exam, smaller) is not None)
+        return failed(_told(exam, smallest))
+    own = pairs(exam.run(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
+    if not all(clearly(exam, seen.row, row) for seen, row in own):
+        return inconclusive("a token of the request itself hardly moves its rows: padding that is seen would not show either")
+    return passed(f"{len(own)} rows stay as they are when the padding's content changes")
+
+
+def _first(exam: Exam, program: Program) -> tuple[Seen, Row] | None:
+    pad = program.setting.pad_id or 0
+    other = replace(program, setting=replace(program.setting, pad_id=exam.other_token(pad, "pad")))
+    return next(((seen, row) for seen, row in pairs(exam.run(program), exam.run(other), "a") if moved(exam, seen.row, row)), None)
+
+
+def _told(exam: Exam, program: Program) -> Finding:
+    bad = _first(exam, program)
+    assert bad is not None
+    seen, row = bad
+    calls = [index for index, step in enumerate(program.steps) if isinstance(step, Advance)]
+    phase = "prompt" if seen.step == calls[0] else "decode"
+    what = f"a row of request {seen.name}, at its {phase}, changes with what the batch is padded with"
+    return finding(exam, "KV202", what, seen, row, program, remedy("KV202", f"padding {phase}"))
+
+
+RULE = Rule(
+    code="KV202",
+    page=Page(
+        symptoms=(
+            "batched answers are worse than single ones",
+            "the short prompts of a batch come out wrong",
+            "the answer depends on how long the neighbour is",
+            "text goes wrong from the second token on in a batch",
+        ),
+        checks="A short request beside a long one, padded once with one token and once with another: its rows must be equal to the bit, at "
+        "the prompt and at each step. On the glass checkpoint the rows count the pads that they saw.",
+        matters="Padding is there for the tensor's shape. If it is seen, an answer depends on the company it came in.",
+        lookalikes="Padding to another amount changes roundings. The same amount with other content changes nothing on a healthy engine.",
+        causes=(remedy("KV202", "padding decode"), remedy("KV202", "padding prompt"), remedy("KV202", "")),
+        seen_in=("huggingface/transformers#30670", "Blaizzy/mlx-vlm#1946", "ml-explore/mlx-lm#1736"),
+    ),
+    ways=(
+        Way(name="change the padding", needs=frozenset({Capability.BATCH, Capability.PADDING}), check=flip, exact=True),
+        glass_way("KV202", Capability.BATCH, Capability.PADDING),
+    ),
+)
