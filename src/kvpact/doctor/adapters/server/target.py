@@ -13,6 +13,7 @@ from kvpact.doctor.adapters.server.client import Client
 from kvpact.doctor.adapters.server.dialects import Answer, Ask, Name
 from kvpact.doctor.adapters.server.limits import Limits, ask, find_out
 from kvpact.doctor.errors import TargetFailed
+from kvpact.doctor.glass.export import form_of
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 
 #: Requests that are under way at once at most.
@@ -116,4 +117,6 @@ def connect(url: str, *, key: str | None = None, model: str | None = None, timeo
     """Raises TargetUnusable. A URL without a path means /v1 below it."""
     client = Client(url, key=key, timeout=timeout)
     client.path = client.path or "/v1"
-    return Server(client, find_out(client, model=model, vocab=vocab), name=url)
+    target = Server(client, find_out(client, model=model, vocab=vocab), name=url)
+    target.form = form_of(target.limits.model or "")
+    return target
