@@ -37,7 +37,8 @@ class Server(Target):
         self.vocab_size = limits.vocab_size
         self.max_len = limits.max_len
         self.block_size = limits.block_size
-        self.capabilities = _capabilities(limits)
+        self.form = form_of(limits.model or "") if limits.named_by_id else None
+        self.capabilities = _capabilities(limits) | ({Capability.GLASS} if self.form else frozenset())
 
     def describe(self) -> Mapping[str, str]:
         limits = self.limits
@@ -117,6 +118,4 @@ def connect(url: str, *, key: str | None = None, model: str | None = None, timeo
     """Raises TargetUnusable. A URL without a path means /v1 below it."""
     client = Client(url, key=key, timeout=timeout)
     client.path = client.path or "/v1"
-    target = Server(client, find_out(client, model=model, vocab=vocab), name=url)
-    target.form = form_of(target.limits.model or "")
-    return target
+    return Server(client, find_out(client, model=model, vocab=vocab), name=url)
