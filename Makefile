@@ -9,7 +9,7 @@ NATIVE_TESTS := $(MAKE) -j2 --no-print-directory --directory src/kvpact/native/t
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint slow invariance bench sanitize clean
+.PHONY: help run test lint docs slow invariance bench sanitize clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -24,6 +24,9 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(STAMP) ## write docs/rules and docs/symptoms.md from the doctor's rules; ARGS=--repeats runs their first doubles again
+	@$(BIN)/python -m kvpact.doctor.report.docs $(ARGS)
 
 slow: $(STAMP) ## the tests marked slow
 	$(BIN)/python -m pytest -m slow

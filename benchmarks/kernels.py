@@ -21,6 +21,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from kvpact import LLM, SamplingParams
+from kvpact.cache.spec import CacheSpec, GroupKind, LayerGroup
+from kvpact.kv.storage import KVStorage
+from kvpact.ops.layout import BlockLayout
+from kvpact.visibility import Visibility
 
 if find_spec("kvpact._native") is None:
     print("skipped: kvpact was installed without its compiled core")
@@ -139,17 +143,23 @@ class Context:
 
 def context(batch: int, length: int, queries: int, heads: tuple[int, int, int], dtype: torch.dtype, block_size: int, least: int) -> Context:
     """batch requests of `length` keys, the last `queries` of them asked for."""
-    kv_heads, group, dim = heads
+    kv_heads, shared_by, dim = heads
     per_request = -(-length // block_size)
     size = 2 * batch * length * kv_heads * dim * dtype.itemsize
     rng = np.random.default_rng(0)
     num_blocks = batch * per_request + 1
     table = (1 + rng.permutation(num_blocks - 1)).reshape(batch, per_request).astype(np.int64)
-    q = torch.randn(batch * queries, kv_heads * group, dim)
+    q = torch.randn(batch * queries, kv_heads * shared_by, dim)
     entries, dense = [], []
-    for _ in range(-(-least // size)):
-        memory = torch.randn(2, num_blocks, block_size * kv_heads * dim).to(dtype)
-        entries.append(_native.entries(memory, block_size, kv_heads, dim))
+    layers = -(-least // size)
+    group = LayerGroup(
+        name="full", kind=GroupKind.FULL, layers=tuple(range(layers)), num_kv_heads=kv_heads, head_dim=dim, visibility=Visibility()
+    )
+    spec = CacheSpec(groups=(group,), block_size=block_size, num_blocks=num_blocks, entry_bytes=dtype.itemsize)
+    storage = KVStorage(spec, dtype, touch=True, layout=BlockLayout.LANES)  # entries lie where the engine has them, on large pages
+    for layer in storage.layers():
+        layer.memory.copy_(torch.randn(layer.memory.shape))
+        entries.append(_native.entries(layer.memory, block_size, kv_heads, dim))
         dense.append(
             (torch.randn(batch, kv_heads, length, dim).to(dtype), torch.randn(batch, kv_heads, length, dim).to(dtype)),
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "kvpact"
 
-#: Lowest first. A part may import itself, its own rank and everything below.
+#: Lowest first. A part may import itself and everything below; parts of one rank don't know each other.
 RANKS = (
     {"ids", "errors"},
     {"params", "config"},
@@ -44,7 +44,7 @@ def part_of(module: str) -> str | None:
 
 
 def faults(package: Path) -> list[str]:
-    """Each upward import, each part without a rank, and each heavy import of the control plane."""
+    """Each import upward or sideways, each part without a rank, and each heavy import of the control plane."""
     found = []
     for file in sorted(package.rglob("*.py")):
         here = file.relative_to(package).parts[0].removesuffix(".py")
@@ -60,7 +60,7 @@ def faults(package: Path) -> list[str]:
                 found.append(place)
             if there is None or there in {here, "__version__", "_native"}:
                 continue
-            if there not in RANK or RANK[there] > RANK[here]:
+            if there not in RANK or RANK[there] >= RANK[here]:
                 found.append(place)
     return found
 
@@ -86,6 +86,13 @@ def test_every_part_has_one_rank() -> None:
 def test_an_upward_import_is_found(tmp_path: Path) -> None:
     package = plant(tmp_path, cache__pool="from kvpact.engine.llm import LLM\n", ops__torch="import kvpact.cache.pool\n")
     assert faults(package) == ["cache/pool.py:1 imports kvpact.engine.llm"]
+
+
+def test_an_import_of_a_part_beside_is_found(tmp_path: Path) -> None:
+    package = plant(
+        tmp_path, kv__gate="from kvpact.attention import metadata\n", attention__registry="from kvpact.attention import verify\n"
+    )
+    assert faults(package) == ["kv/gate.py:1 imports kvpact.attention"]
 
 
 def test_an_upward_import_inside_a_function_is_found(tmp_path: Path) -> None:

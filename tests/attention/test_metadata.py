@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvpact.attention.metadata import StepArrays, build_inputs
+from kvpact.attention.metadata import build_inputs
 from kvpact.cache.spec import GroupKind, LayerGroup
 from kvpact.errors import LawBroken
 from kvpact.inject import InjectionPoints
+from kvpact.ops.step import StepArrays
 from kvpact.visibility import Visibility
 
 GROUP = LayerGroup(name="full", kind=GroupKind.FULL, layers=(0,), num_kv_heads=1, head_dim=4, visibility=Visibility())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kvpact as package
+from builds import needs_native
 from kvpact.switches import SWITCHES
 
 COMMANDS = ("run", "chat", "switches", "regress", "env")
@@ -115,6 +116,21 @@ def test_an_unknown_command_option_or_value_is_a_usage_error(kvpact, arguments: 
     code, out, err = kvpact(*arguments)
     assert (code, out) == (2, "")
     assert named in err
+
+
+@needs_native
+@pytest.mark.parametrize("arguments", [("env",), ("run", "-p", "x"), ("run", "-p", "x", "--switch", "ops=torch")])
+def test_kernels_that_do_not_exist_are_refused_before_a_model_is_looked_for(
+    kvpact, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVPACT_CACHE", str(tmp_path))
+    monkeypatch.setenv("KVPACT_ISA", "sse9")
+    code, out, err = kvpact(*arguments)
+    assert (code, out) == (2, "")
+    assert "nothing was computed: KVPACT_ISA is 'sse9'; it can be " in err
+    assert "[invalid-config]\nhint: unset KVPACT_ISA" in err
+    monkeypatch.setenv("KVPACT_ISA", "baseline")
+    assert "baseline" in kvpact("env")[1]
 
 
 def test_an_unexpected_error_shows_no_traceback_unless_asked(kvpact, monkeypatch: pytest.MonkeyPatch) -> None:

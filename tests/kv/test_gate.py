@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kvpact.attention.metadata import StepArrays
 from kvpact.cache.spec import CacheSpec, GroupKind, LayerGroup
 from kvpact.errors import GateViolation
 from kvpact.kv.gate import StepState, check_plan, state_rows
 from kvpact.kv.provenance import Provenance
+from kvpact.ops.step import StepArrays
 from kvpact.visibility import Visibility
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +19,8 @@ from kvpact.kv.storage import MEMORY_PAGE, KVStorage
 from kvpact.visibility import Visibility
 
 STATM = Path("/proc/self/statm")
+SMAPS = Path("/proc/self/smaps")
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 class Copy(NamedTuple):
@@ -61,6 +67,39 @@ def test_memory_is_taken_at_start_when_touched_and_at_first_write_otherwise() ->
     assert lazy.nbytes == touched.nbytes == 192 << 20
     assert after_lazy - before < 8 << 20
     assert after_touch - after_lazy > 180 << 20
+
+
+def flags_of_mapping(address: int) -> set[str]:
+    """What the system says of the mapping that holds an address: `hg` large pages are wanted, `sh` shared."""
+    inside = False
+    for line in SMAPS.read_text().splitlines():
+        if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(span[1], 16) <= address < int(span[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            return set(line.split()[1:])
+    raise AssertionError(f"no mapping holds {address:x}")
+
+
+@pytest.mark.skipif(not SMAPS.exists() or not LARGE_PAGES.exists(), reason="needs Linux with transparent large pages")
+def test_entries_lie_in_private_memory_for_which_large_pages_are_wanted() -> None:
+    storage = KVStorage(spec(num_blocks=64), torch.float32, touch=False)
+    flags = flags_of_mapping(storage.data_ptr(0, BlockId(1))[0])
+    assert "hg" in flags
+    assert "sh" not in flags
+    shared = mmap.mmap(-1, 1 << 16)  # what a mapping is without a word about it
+    assert "sh" in flags_of_mapping(np.frombuffer(shared, dtype=np.uint8).ctypes.data)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_what_a_forked_child_writes_stays_in_the_child() -> None:
+    keys = KVStorage(spec(), torch.float32, touch=True).layer(0).keys
+    child = os.fork()
+    if child == 0:
+        keys.fill_(7)
+        os._exit(0 if (keys == 7).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (keys == 0).all()
 
 
 def test_copies_reach_all_layers_of_their_group_in_order_and_nothing_else() -> None:

@@ -11,11 +11,12 @@ import torch
 from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 from transformers.models.auto import AutoModelForCausalLM
 
-from kvpact.attention.metadata import StepArrays, build_inputs
+from kvpact.attention.metadata import build_inputs
 from kvpact.cache.spec import CacheSpec, GroupKind
 from kvpact.kv.storage import KVStorage
 from kvpact.model.decoder import Decoder
 from kvpact.model.loader import load_decoder
+from kvpact.ops.step import StepArrays
 from kvpact.ops.torch_ops import TorchOperators
 from kvpact.visibility import Visibility
 

@@ -25,12 +25,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from kvpact.attention.metadata import StepArrays, build_inputs
+from kvpact.attention.metadata import build_inputs
 from kvpact.attention.registry import BackendRegistry
 from kvpact.cache.spec import CacheSpec
 from kvpact.inject import InjectionPoints
 from kvpact.kv.storage import KVStorage
 from kvpact.model.loader import load_decoder
+from kvpact.ops.step import StepArrays
 from kvpact.visibility import Visibility
 
 BLOCK_SIZE, WINDOW, VOCAB, NUM_DECODE_STEPS = 16, 8, 160, 64

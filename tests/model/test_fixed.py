@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kvpact.model import fixed
-from kvpact.model.fixed import Ordering, exp_sum, exponential, tree_sum
+from kvpact.model.fixed import Ordering, exponential, tree_sum
 
 #: Few distinct values, so that ties, both zeros and -inf are common.
 TIED = hnp.arrays(np.float32, st.integers(1, 300), elements=st.sampled_from([-np.inf, -3.5, -0.0, 0.0, 1.0, 1.0000001, 7.25]))
@@ -65,44 +64,3 @@ def test_the_first_candidates_are_as_many_as_asked_for_at_every_count():
         ordering = Ordering(logits)
         naive = np.lexsort((np.arange(700), -logits))
         assert all(np.array_equal(ordering.first(count), naive[:count]) for count in range(1, 702))
-
-
-native = pytest.mark.skipif(fixed.compiled() is None, reason="the compiled core is not built here")
-
-
-def check_both_ways(logits, token):
-    """The compiled core's facts of a row, and those of this module's own arithmetic."""
-    core, largest = fixed.compiled(), float(logits.max())
-    assert np.isfinite(largest)
-    assert exp_sum(logits, largest) == core.exp_sum(logits, largest) == tree_sum(exponential(logits.astype(np.float64) - largest))
-    ahead = np.count_nonzero(logits > logits[token]) + np.count_nonzero(logits[:token] == logits[token])
-    assert Ordering(logits).rank(token) == core.rank(logits, token) == 1 + ahead
-    assert core.row_facts(logits) == (largest, int(logits.argmax()), 0, -1)
-
-
-@native
-@given(st.one_of(TIED, FREE), st.data())
-def test_the_compiled_core_reads_a_row_to_the_same_bits(logits, data):
-    if np.isneginf(logits).all():
-        logits[0] = 0
-    check_both_ways(logits, data.draw(st.integers(0, logits.size - 1)))
-
-
-@native
-@pytest.mark.parametrize("vocab", [1, 2, 1000, 49_152, 50_257])
-def test_the_compiled_core_reads_whole_vocabularies_to_the_same_bits(vocab):
-    rng = np.random.default_rng(vocab)
-    for scale in (0, 0.01, 3, 300):  # constant rows, flat ones, usual ones, ones where nearly all underflows
-        logits = (rng.standard_normal(vocab) * scale).astype(np.float32)
-        logits[1::7] = -np.inf
-        check_both_ways(logits, vocab // 2)
-
-
-@native
-def test_a_row_that_the_core_does_not_take_has_the_same_bits():
-    logits = np.random.default_rng(1).standard_normal(2000).astype(np.float32)
-    frozen = logits.copy()
-    frozen.flags.writeable = False
-    strided = np.repeat(logits, 2)[::2]
-    assert len({exp_sum(row, float(logits.max())) for row in (logits, frozen, strided)}) == 1
-    assert len({Ordering(row).rank(77) for row in (logits, frozen, strided)}) == 1

@@ -45,10 +45,10 @@ def test_a_program_that_finds_a_fault_fails(programs, tmp_path):
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction sets are those of x86-64")
-def test_only_the_avx2_build_holds_wide_instructions(programs):
+def test_only_the_builds_for_wide_vectors_hold_wide_instructions(programs):
     """Or the module would end on a machine without them before it could choose."""
     wide = re.compile(r"%ymm|\bv\w+\s.*%xmm")
-    for folder, expected in (("baseline", False), (".", False), ("avx2", True)):
+    for folder, expected in (("baseline", False), (".", False), ("avx2", True), ("avx512", True)):
         for name in ("linear.o", "attention.o") if expected else [path.name for path in (programs / folder).glob("*.o")]:
             code = subprocess.run(["objdump", "-d", programs / folder / name], capture_output=True, text=True, check=True).stdout
             assert "Disassembly of section" in code
@@ -56,11 +56,12 @@ def test_only_the_avx2_build_holds_wide_instructions(programs):
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
-def test_no_function_of_the_avx2_build_can_replace_one_of_another(programs):
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_no_function_of_one_build_can_replace_one_of_another(programs, isa):
     """The linker keeps one of several equal weak functions, whichever build it came from."""
-    for file in (programs / "avx2").glob("*.o"):
+    for file in (programs / isa).glob("*.o"):
         if file.name.startswith("test_"):
             continue
         symbols = subprocess.run(["nm", "-C", file], capture_output=True, text=True, check=True).stdout.splitlines()
-        weak = [line for line in symbols if re.match(r"[0-9a-f]+ [WVu] ", line) and "kvpact::avx2::" not in line]
+        weak = [line for line in symbols if re.match(r"[0-9a-f]+ [WVu] ", line) and f"kvpact::{isa}::" not in line]
         assert weak == [], file.name

@@ -76,7 +76,37 @@ def test_torch_operators_do_compute(tiny_engine: TinyEngine) -> None:
         forked_run(tiny_engine("torch"))
 
 
-@pytest.fixture(params=["baseline", "avx2"])
+@pytest.fixture
+def no_numpy_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's form of each operator between logits and token ends the run."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("numpy samples")
+
+    for part in ("exponential", "tree_sum", "Ordering", "numpy_draw.draw", "philox.uniform"):
+        monkeypatch.setattr(f"kvpact.model.row_ops.{part}", refuse)
+
+
+def sampled_run(engine: Engine) -> None:
+    """Greedy and drawn tokens, with and without processors and log-probabilities."""
+    for options in ({"temperature": 0}, {"top_p": 0.9, "logprobs": 3}, {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2}):
+        engine.add({"prompt_token_ids": prompt(9)}, SamplingParams(max_tokens=3, **options))
+    finish(engine)
+
+
+@needs_native
+def test_no_numpy_operator_samples_where_the_core_is_built(tiny_engine: TinyEngine, no_numpy_sampling: None) -> None:
+    sampled_run(tiny_engine("native"))
+
+
+def test_numpy_samples_without_the_core(tiny_engine: TinyEngine, no_numpy_sampling: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = tiny_engine("torch")
+    monkeypatch.setattr("kvpact.model.row_ops.compiled", lambda: None)
+    with pytest.raises(AssertionError, match="numpy samples"):
+        sampled_run(engine)
+
+
+@pytest.fixture(params=["baseline", "avx2", "avx512"])
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """One build of the kernels, forced; the core looks whenever it is made."""
     native = pytest.importorskip("kvpact._native", reason="this build of kvpact has no compiled core")
@@ -110,11 +140,15 @@ def test_each_build_is_invariant_in_itself(isa: str, tiny_folder: Callable[[str]
 
 
 @needs_native
-@pytest.mark.parametrize("name", ["sse9", "AVX2", "avx512"])
+@pytest.mark.parametrize("name", ["sse9", "AVX2", "neon"])
 def test_an_unknown_build_is_refused_with_those_that_exist(tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("KVPACT_ISA", name)
-    with pytest.raises(RuntimeError, match=f"KVPACT_ISA is '{name}'; it can be avx2 or baseline"):
-        tiny_engine("native")
+    for ops in ("native", "torch"):  # sampling is the compiled core's either way
+        expected = f"nothing was computed: KVPACT_ISA is '{name}'; it can be avx512, avx2 or baseline"
+        with pytest.raises(InvalidConfig, match=expected) as refusal:
+            tiny_engine(ops)
+        assert "unset KVPACT_ISA" in refusal.value.hint
+        assert refusal.value.numbers == {"isa": name}
 
 
 @needs_native

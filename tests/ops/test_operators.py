@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpact.attention.lowering import MODES
-from kvpact.attention.metadata import StepArrays, build_inputs
+from kvpact.attention.metadata import build_inputs
 from kvpact.cache.spec import GroupKind, LayerGroup
 from kvpact.errors import LawBroken
 from kvpact.ids import PAD_SLOT
 from kvpact.ops.base import AttentionInputs, KeySpan, Operators
 from kvpact.ops.layout import BlockLayout, LayerCache, layer_cache
 from kvpact.ops.reference import ReferenceOperators
+from kvpact.ops.step import StepArrays
 from kvpact.ops.torch_ops import TorchOperators, _entries
 from kvpact.visibility import Visibility
 

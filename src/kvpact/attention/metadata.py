@@ -1,12 +1,7 @@
-"""A step's arrays, and one layer group's view of them. The only place where a backend's inputs are made."""
+"""One layer group's view of a step's arrays. The only place where a backend's inputs are made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from kvpact.attention.lowering import lower
@@ -14,25 +9,8 @@ from kvpact.cache.spec import LayerGroup
 from kvpact.errors import LawBroken
 from kvpact.inject import InjectionPoints
 from kvpact.ops.base import AttentionInputs
+from kvpact.ops.step import IntArray, StepArrays
 from kvpact.visibility import Part
-
-IntArray = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepArrays:
-    """One step of T query tokens of R requests, ragged. All int64.
-
-    query_start_loc: [R + 1], cumulative. seq_lens: [R], num_computed_tokens + num_scheduled_tokens. positions: [T].
-    slot_mapping: by group, [T]. block_table: by group, [R, max_blocks], null block behind a request's end.
-    """
-
-    query_start_loc: IntArray
-    seq_lens: IntArray
-    positions: IntArray
-    slot_mapping: Mapping[str, IntArray]
-    block_table: Mapping[str, IntArray]
-    block_size: int
 
 
 def build_inputs(

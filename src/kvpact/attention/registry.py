@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 
 from kvpact.attention.verify import verify
 from kvpact.errors import InvalidConfig
 from kvpact.ops.base import Operators
+from kvpact.ops.compiled import is_built
 
 Factory = Callable[[], Operators]
 
@@ -56,7 +56,7 @@ class BackendRegistry:
         """As `get`; "auto" is the compiled core, or torch with one warning where it is not built."""
         if name != "auto":
             return self.get(name)
-        if find_spec("kvpact._native") is not None:
+        if is_built():
             return self.get("native")
         warnings.warn(
             "kvpact was installed without its compiled core: torch operators are used, which are slower and promise a tolerance, not bits. "

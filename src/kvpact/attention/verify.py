@@ -8,13 +8,14 @@ import numpy as np
 import torch
 
 from kvpact.attention.lowering import MODES
-from kvpact.attention.metadata import StepArrays, build_inputs
+from kvpact.attention.metadata import build_inputs
 from kvpact.cache.spec import GroupKind, LayerGroup
 from kvpact.errors import BackendUntrue
 from kvpact.ids import PAD_SLOT
 from kvpact.ops.base import Operators
 from kvpact.ops.layout import layer_cache
 from kvpact.ops.reference import ReferenceOperators
+from kvpact.ops.step import StepArrays
 from kvpact.visibility import Part, Visibility
 
 #: fp32 against float64 on these sizes differs by 1e-7 or so; one key of a dozen too many by 1e-2 or more, a rounded query by 1e-3.

@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from kvpact import __version__
 from kvpact.cli.options import JsonOption
 from kvpact.cli.render import print_facts, print_json, show_bytes
 from kvpact.model.store import cache_root
+from kvpact.ops.compiled import is_built, load_compiled
 from kvpact.switches import SWITCHES
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers")
@@ -92,13 +92,12 @@ def _memory_bytes() -> int | None:
 
 
 def _native_core() -> dict[str, Any]:
-    if find_spec("kvpact._native") is None:
+    if not is_built():
         return {"built": False, "why": "kvpact was installed without a compiler, or runs from its sources"}
     try:
-        from kvpact import _native
+        return {"built": True, **load_compiled().build_info()}
     except ImportError as error:  # built for another interpreter or processor
         return {"built": False, "why": str(error)}
-    return {"built": True, **_native.build_info()}
 
 
 def _stored_models(folder: Path) -> list[dict[str, Any]]:

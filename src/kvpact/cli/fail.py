@@ -13,6 +13,9 @@ from kvpact.errors import KvpactError
 #: Settings whose names in Python differ from the command line's.
 _OPTIONS = re.compile(r"\b(kv_cache_memory|peak_concurrency|max_model_len|max_num_seqs|max_tokens|num_threads)\b")
 
+#: The exit code of a command that Ctrl-C ended, as shells have it.
+INTERRUPTED = 130
+
 
 class Exit(IntEnum):
     """FINE: done. FINDINGS: done, and something is wrong with what was examined. COULD_NOT_RUN: not done."""

@@ -9,16 +9,13 @@ import typer
 
 from kvpact import __version__
 from kvpact.cli.chat import chat
-from kvpact.cli.doctor import doctor
+from kvpact.cli.doctor import build_group
 from kvpact.cli.env import env
-from kvpact.cli.fail import report
+from kvpact.cli.fail import INTERRUPTED, report
 from kvpact.cli.options import with_options
 from kvpact.cli.regress import regress
 from kvpact.cli.run import run
 from kvpact.cli.switches import switches
-
-#: The exit code of a command that Ctrl-C ended, as shells have it.
-INTERRUPTED = 130
 
 HELP = """Run a large language model whose KV cache keeps its contract: a prompt's answer depends on the prompt alone.
 
@@ -38,6 +35,8 @@ kvpact chat                              a turn computes only what is new
 
 kvpact regress                           do two prompts disturb each other?
 
+kvpact doctor hf:FOLDER                  which clause does another engine break?
+
 [bold]Exit codes[/bold]: 0 fine, 1 findings, 2 could not run, 130 interrupted.
 """
 
@@ -56,7 +55,7 @@ def build_app() -> typer.Typer:
     app.callback()(_root)
     for command in (run, chat, switches, regress, env):
         app.command()(with_options(command))
-    app.command()(doctor)
+    app.add_typer(build_group())
     return app
 
 

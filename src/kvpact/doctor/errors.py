@@ -50,5 +50,23 @@ class ProgramUnreadable(KvpactError):
     code = "program-unreadable"
 
 
+class ProgramDoesNotFit(KvpactError):
+    """A program needs what the target it is to be replayed on does not offer."""
+
+    code = "program-does-not-fit"
+
+
+class ReportUnreadable(KvpactError):
+    """A file that is to be read back does not hold a report."""
+
+    code = "report-unreadable"
+
+
 class OutOfTime(Exception):
     """The examination's budget is spent. The runner catches it and says so; no user sees it."""
+
+
+class AuditImpossible(KvpactError):
+    """An audit was given something that it can't look at, or could not have seen a fault in it."""
+
+    code = "audit-impossible"

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from kvpact.doctor.errors import OutOfTime
-from kvpact.doctor.execution import Execution, Seen, execute
+from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
 from kvpact.doctor.lineage import Pieces, pieces
 from kvpact.doctor.noise import Noise, Size, distance, same_bits
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
-from kvpact.doctor.target import Capability, Row, Setting, Target
+from kvpact.doctor.target import Capability, Row, Session, Setting, Target
+
+Inspect = Callable[[Session, Account], object]
 
 #: Numbers of rows that are kept for comparison: 256 MB.
 _KEPT = 64_000_000
@@ -93,7 +95,7 @@ class Exam:
         longest = min(self.target.max_len - 16, 600)
         return sorted(length for length in wanted if 1 <= length <= longest)
 
-    def run(self, program: Program, *, inspect: Any = None, observe: Any = None) -> Execution:
+    def run(self, program: Program, *, inspect: Inspect | None = None, observe: Any = None) -> Execution:
         """inspect, observe: as for `execute`. Raises OutOfTime when the budget is spent."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise OutOfTime

@@ -84,12 +84,13 @@ def failed(*findings: Finding) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One rule's outcome on one target."""
+    """One rule's outcome on one target. missing: for a rule that no way could be taken of, the capabilities that the nearest way lacks."""
 
     code: str
     outcome: Outcome
     reason: str
     findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
     seconds: float = 0.0
 
 

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from kvpact.doctor.exam import Exam
     from kvpact.doctor.finding import Verdict
 
+#: What scores alone are enough for, and what takes reading the cache.
+_SCORES = frozenset(
+    {Capability.ALL_ROWS, Capability.BATCH, Capability.REUSE, Capability.SALT, Capability.USAGE, Capability.TEXT, Capability.GLASS}
+)
+_READS = frozenset({Capability.ENTRIES, Capability.STORAGE, Capability.TABLES})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
@@ -38,6 +44,11 @@ class Way:
     check: Callable[[Exam], Verdict]
     exact: bool = False
 
+    @property
+    def level(self) -> int:
+        """Of access: 2 reads the cache, 1 steps the engine, 0 has enough of scores."""
+        return 2 if self.needs & _READS else 0 if self.needs <= _SCORES else 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
@@ -54,3 +65,8 @@ class Rule:
     @property
     def name(self) -> str:
         return CODES[self.code]
+
+    @property
+    def level(self) -> int:
+        """The lowest level of access at which it can look."""
+        return min(way.level for way in self.ways)

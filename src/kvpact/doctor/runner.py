@@ -39,7 +39,7 @@ def examine(
         try:
             result = _expected(check(rule, exam), expected or {})
         except OutOfTime:
-            broken_off = f"the budget of {budget:g} s was spent at {rule.code}"
+            broken_off = broken_off or f"the budget was spent at {rule.code}"
             result = Result(code=rule.code, outcome=Outcome.SKIPPED, reason=broken_off)
         results.append(result)
         if watch is not None:
@@ -57,16 +57,19 @@ def examine(
 def check(rule: Rule, exam: Exam) -> Result:
     """One rule. A target that breaks off makes it an error, with the reason; raises OutOfTime."""
     start = time.monotonic()
-    verdicts, missing = [], []
+    verdicts: list[Verdict] = []
+    missing: dict[str, list[str]] = {}
     for way in rule.ways:
         lacking = sorted(need.value for need in way.needs - exam.target.capabilities)
         if lacking:
-            missing.append(f"{way.name} needs {', '.join(lacking)}")
+            missing[way.name] = lacking
         else:
             verdicts.append(_taken(way, exam))
     seconds = time.monotonic() - start
     if not verdicts:
-        return Result(code=rule.code, outcome=Outcome.SKIPPED, reason="; ".join(missing), seconds=seconds)
+        reason = "; ".join(f"{name} needs {', '.join(lacking)}" for name, lacking in missing.items())
+        nearest = min(missing.values(), key=len, default=[])
+        return Result(code=rule.code, outcome=Outcome.SKIPPED, reason=reason, missing=tuple(nearest), seconds=seconds)
     outcome, reason = _together(verdicts)
     findings = tuple(finding for verdict in verdicts for finding in verdict.findings)
     return Result(code=rule.code, outcome=outcome, reason=reason, findings=findings, seconds=seconds)

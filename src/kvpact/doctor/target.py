@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpact.doctor.errors import NotOffered
+from kvpact.doctor.stored import Stored
 
 if TYPE_CHECKING:
     from kvpact.doctor.glass.reading import Form
@@ -51,6 +52,8 @@ class Capability(str, Enum):
     ADAPTER = "adapter"  #: `Setting.adapter` picks one of `Target.adapters`, which give other answers over one cache
     COLLISIONS = "collisions"  #: `Setting.collide` shortens the prefix hash until keys collide
     GENERATE = "generate"  #: `Target.generate` answers prompts together, as the engine's own scheduler runs them
+    MODULE = "module"  #: `Target.module` is the torch module that a feed runs, in this process
+    WRITTEN = "written"  #: `Session.written` tells what the cache was given, before it stored it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,7 @@ class Setting:
     salt: str | None = None
     adapter: str | None = None
     collide: bool = False
+    record: bool = False  #: keep what the cache is given, for `Session.written`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +152,11 @@ class Session(ABC):
         """Keys and values of a context as they are stored, [length, num_kv_heads, head_dim] each."""
         raise NotOffered(Capability.ENTRIES)
 
+    def written(self, name: str, layer: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Keys and values of a context as they were given to the cache, [length, num_kv_heads, head_dim] each; only for contexts
+        that were fed and nothing else."""
+        raise NotOffered(Capability.WRITTEN)
+
     def storage(self) -> Sequence[Memory]:
         """Every tensor that holds entries of a living context."""
         raise NotOffered(Capability.STORAGE)
@@ -171,6 +180,8 @@ class Target(ABC):
     max_len: tokens that a context can hold. block_size, window: lengths around which faults are likely, where known.
     lossy: how the cache rounds what it stores, by its own declaration: differences of rounding are then no fault, whatever their size.
     routed: rows of one call may touch each other's experts, so equal shapes do not promise equal bits.
+    layer_windows: each layer's window, None for a layer that sees everything; None where that is not known.
+    stored: the number format that entries are kept in, None when they are kept as they were computed.
     """
 
     name: str
@@ -188,6 +199,8 @@ class Target(ABC):
     sinks: int = 0
     #: Reads this target's rows, where its weights are the glass checkpoint's.
     form: Form | None = None
+    layer_windows: Sequence[int | None] | None = None
+    stored: Stored | None = None
 
     def begin(self) -> None:  # noqa: B027  # most targets start from nothing anyway
         """A program begins, and with it its sessions: nothing that an earlier one left should be met, as far as that can be had."""
@@ -199,6 +212,10 @@ class Target(ABC):
     def describe(self) -> Mapping[str, str]:
         """What was examined: engine, versions, dtype, cache. No text of a user."""
         return {}
+
+    def module(self) -> Any:
+        """The `torch.nn.Module` that a feed runs."""
+        raise NotOffered(Capability.MODULE)
 
     def glass(self) -> Target:
         """The same engine with the transparent checkpoint's weights; its `form` reads its rows."""

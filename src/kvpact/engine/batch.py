@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpact.attention.metadata import StepArrays
 from kvpact.cache.spec import LayerGroup
 from kvpact.engine.scheduler import Scheduled, StepPlan
 from kvpact.ids import NULL_BLOCK
 from kvpact.inject import InjectionPoints
+from kvpact.ops.step import StepArrays
 
 Ints = NDArray[np.int64]
 

@@ -11,6 +11,7 @@ from kvpact.config import EngineConfig
 from kvpact.engine.admission import Admission, Limits
 from kvpact.engine.batch import StepBatch, build
 from kvpact.engine.gate import StepGate
+from kvpact.engine.interrupt import Uninterrupted
 from kvpact.engine.lifecycle import Clock, Lifecycle
 from kvpact.engine.meter import PoolMeter
 from kvpact.engine.outputs import EngineStats, RequestOutput
@@ -106,8 +107,9 @@ class Engine:
         request = self._requests.get(RequestId(request_id))
         if request is None:
             return None
-        self._end(request, Status.FINISHED_ABORTED)
-        return self._collect([request])[0]
+        with Uninterrupted():
+            self._end(request, Status.FINISHED_ABORTED)
+            return self._collect([request])[0]
 
     def has_unfinished(self) -> bool:
         return bool(self._requests)
@@ -129,7 +131,11 @@ class Engine:
         )
 
     def step(self) -> list[RequestOutput]:
-        """Schedule, build, run, sample, commit, emit. Returns each request that changed."""
+        """Schedule, build, run, sample, commit, emit. Returns each request that changed. Ctrl-C waits for its end."""
+        with Uninterrupted():
+            return self._step()
+
+    def _step(self) -> list[RequestOutput]:
         expired = self._expire()
         plan = self._scheduler.schedule()
         results = self._compute(plan) if plan else []

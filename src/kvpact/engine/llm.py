@@ -7,6 +7,7 @@ from typing import Any
 
 from kvpact.config import EngineConfig
 from kvpact.engine.engine import Engine
+from kvpact.engine.interrupt import Uninterrupted
 from kvpact.engine.load import load_engine
 from kvpact.engine.outputs import RequestOutput
 from kvpact.engine.progress import GenerationProgress
@@ -59,7 +60,8 @@ class LLM:
         ids: list[str] = []
         try:
             for prompt, one, rank in zip(batch, params, priorities, strict=True):
-                ids.append(self._add(prompt, one, rank, place=f"prompt {len(ids) + 1} of {len(batch)}"))
+                with Uninterrupted():  # a request is in the engine and in the list, or in neither
+                    ids.append(self._add(prompt, one, rank, place=f"prompt {len(ids) + 1} of {len(batch)}"))
             finished = self._run(set(ids), len(ids), use_tqdm)
         except BaseException:
             for request_id in ids:
@@ -87,8 +89,10 @@ class LLM:
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Generator[RequestOutput, None, None]:
         """One prompt, with an output after each step that changed it. Closing the iterator aborts the request."""
-        request_id = self.engine.add(prompt, sampling_params)
+        request_id: str | None = None
         try:
+            with Uninterrupted():
+                request_id = self.engine.add(prompt, sampling_params)
             while self.engine.has_unfinished():
                 for output in self.engine.step():
                     if output.request_id == request_id:
@@ -96,7 +100,8 @@ class LLM:
                         if output.finished:
                             return
         finally:
-            self.engine.abort(request_id)
+            if request_id is not None:
+                self.engine.abort(request_id)
 
     def _add(self, prompt: Prompt, params: SamplingParams, priority: int, *, place: str) -> str:
         try:

@@ -18,11 +18,11 @@ def size_pool(config: EngineConfig, groups: Sequence[LayerGroup], *, entry_bytes
     """
     token_bytes = sum(group.token_bytes(entry_bytes) for group in groups)
     block_bytes = token_bytes * config.block_size
-    usable = config.max_num_seqs * _blocks(max_model_len, config.block_size)
+    usable = config.max_num_seqs * blocks_for(max_model_len, config.block_size)
     if config.kv_cache_memory is not None:
         num_blocks = config.kv_cache_memory // block_bytes
     elif config.peak_concurrency is not None:
-        per_request = _blocks(min(config.typical_tokens, max_model_len), config.block_size)
+        per_request = blocks_for(min(config.typical_tokens, max_model_len), config.block_size)
         num_blocks = int(PEAK_FACTOR * config.peak_concurrency * per_request) + 1
     else:
         num_blocks = min(GIB // block_bytes, usable + 1)
@@ -36,5 +36,6 @@ def size_pool(config: EngineConfig, groups: Sequence[LayerGroup], *, entry_bytes
     return CacheSpec(groups=tuple(groups), block_size=config.block_size, num_blocks=num_blocks, entry_bytes=entry_bytes)
 
 
-def _blocks(num_tokens: int, block_size: int) -> int:
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """How many blocks hold so many tokens of one sequence."""
     return -(-num_tokens // block_size)

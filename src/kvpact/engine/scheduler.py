@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kvpact.cache.manager import CacheManager
 from kvpact.cache.reservation import Reservation
 from kvpact.config import EngineConfig
+from kvpact.engine.pool import blocks_for
 from kvpact.engine.request import Choice, Status
 from kvpact.errors import CacheFull
 
@@ -171,14 +172,11 @@ class Scheduler:
 
     def _has_room(self, choice: Choice, missing: int) -> bool:
         """Whether admitting `choice` now is sensible: all its known tokens fit, or, without preemption, its whole life."""
-        counts = self._manager.counts()
+        counts, block_size = self._manager.counts(), self._config.block_size
         if self._config.preemption == "off":
             lives = [*self._running, choice]
-            return sum(other.seats * self._blocks(other.request.max_total_tokens) for other in lives) <= counts.total
-        return not self._running or self._blocks(missing) <= counts.available
-
-    def _blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._config.block_size)
+            return sum(other.seats * blocks_for(other.request.max_total_tokens, block_size) for other in lives) <= counts.total
+        return not self._running or blocks_for(missing, block_size) <= counts.available
 
     def _key(self, choice: Choice) -> tuple[int, int, int]:
         priority = choice.request.priority if self._config.scheduling_policy == "priority" else 0

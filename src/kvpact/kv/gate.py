@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kvpact.attention.metadata import IntArray, StepArrays
 from kvpact.cache.sequence import Sequence as CacheSequence
 from kvpact.cache.spec import CacheSpec
 from kvpact.errors import GateViolation
 from kvpact.ids import NULL_BLOCK
 from kvpact.kv.storage import KVStorage
+from kvpact.ops.step import IntArray, StepArrays
 
 _HINT = "this is a defect of kvpact or a planted fault, and nothing of the step counts: report it with the switches that were set"
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpact.attention.metadata import IntArray, StepArrays
 from kvpact.cache.reservation import Reservation
 from kvpact.cache.sequence import Sequence
 from kvpact.cache.spec import CacheSpec, LayerGroup
 from kvpact.kv.gate import Rows, StepState, request_violation
+from kvpact.ops.step import IntArray, StepArrays
 
 #: An odd number, so that its powers never vanish modulo 2^64 (Knuth, The Art of Computer Programming 3.3.4, table 1, line 26).
 _BASE = np.uint64(6364136223846793005)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpact.attention.metadata import IntArray
 from kvpact.cache.spec import CacheSpec, LayerGroup
 from kvpact.kv.gate import Rows, StepState, violation
 from kvpact.kv.storage import KVStorage
 from kvpact.ops.base import DecoderCore
+from kvpact.ops.step import IntArray
 
 Floats = NDArray[np.float64]
 

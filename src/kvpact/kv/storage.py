@@ -99,8 +99,10 @@ def _zeroed(shape: tuple[int, ...], dtype: torch.dtype, *, touch: bool) -> Tenso
     a scan over many blocks misses the address translation less often, and torch.zeros would write all of it.
     """
     nbytes = math.prod(shape) * dtype.itemsize
+    # mmap shares what it maps unless it is told otherwise, and systems give shared memory no large pages.
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     try:
-        memory = mmap.mmap(-1, max(nbytes, 1))
+        memory = mmap.mmap(-1, max(nbytes, 1), **private)
     except (OSError, OverflowError, ValueError) as error:
         raise InvalidConfig(
             f"the system does not give {nbytes} bytes for the cache: {error}",

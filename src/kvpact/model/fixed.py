@@ -1,14 +1,10 @@
-"""Exponential, sum and order whose bits depend on their input alone.
+"""Exponential, sum and order whose bits depend on their input alone: the arithmetic of sampling, and what its compiled form must equal.
 
 numpy.exp takes other code for a tail or a stride, and numpy.sum another tree for another length; neither is promised. Here each
 step is an elementwise float64 operation, so any build that rounds each operation once gets the same bits.
 """
 
 from __future__ import annotations
-
-from functools import cache
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -57,29 +53,6 @@ def tree_sum(values: np.ndarray) -> float:
     return float(partial[0])
 
 
-@cache
-def compiled() -> Any | None:
-    """The compiled core where it is built: the same bits in a fraction of the time."""
-    if find_spec("kvpact._native") is None:
-        return None
-    from kvpact import _native
-
-    return _native
-
-
-def exp_sum(logits: np.ndarray, largest: float) -> float:
-    """sum(exp(logits - largest)) of [vocab] float32 in float64, over the fixed tree; `largest` is the finite maximum."""
-    native = compiled()
-    if native is not None and _plain(logits):
-        return float(native.exp_sum(logits, largest))
-    return tree_sum(exponential(logits.astype(np.float64) - largest))
-
-
-def _plain(logits: np.ndarray) -> bool:
-    """What the compiled core takes as it lies."""
-    return logits.dtype == np.float32 and logits.flags.c_contiguous and logits.flags.writeable
-
-
 class Ordering:
     """Token ids of a row by (logit descending, id ascending), the one order of candidates, found without sorting the row.
 
@@ -103,9 +76,6 @@ class Ordering:
 
     def rank(self, token_id: int) -> int:
         """The place of a token in the order, from 1."""
-        native = compiled()
-        if native is not None and _plain(self._logits):
-            return int(native.rank(self._logits, token_id))
         own = self._logits[token_id]
         ahead = np.count_nonzero(self._logits > own) + np.count_nonzero(self._logits[:token_id] == own)
         return 1 + int(ahead)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvpact.ids import TokenId
-from kvpact.model.fixed import Ordering, exp_sum
 from kvpact.model.processors import check_finite
+from kvpact.model.row_ops import exp_sum, first, rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class TokenLogprob:
 
 def log_sum_exp(logits: np.ndarray) -> float:
     """log(sum(exp(logits))) of [vocab] float32 in float64, over one fixed tree. Raises NotFinite."""
-    largest = check_finite(logits)
+    largest = check_finite(logits).largest
     return largest + math.log(exp_sum(logits, largest))
 
 
@@ -34,9 +34,8 @@ def token_logprobs(logits: np.ndarray, token_id: int, num_top: int) -> tuple[flo
     """
     assert 0 <= token_id < logits.size
     norm = log_sum_exp(logits)
-    order = Ordering(logits)
     top = tuple(
         TokenLogprob(token_id=TokenId(int(token)), logprob=float(logits[token]) - norm, rank=place)
-        for place, token in enumerate(order.first(num_top), start=1)
+        for place, token in enumerate(first(logits, num_top), start=1)
     )
-    return float(logits[token_id]) - norm, order.rank(token_id), top
+    return float(logits[token_id]) - norm, rank(logits, token_id), top

@@ -1,6 +1,7 @@
 """What a request's parameters do to a row of logits before a token is drawn: penalties, then bias, then min_tokens.
 
-Every step works on single logits, each rounded once to float32, so a step's order of ids can't enter.
+Every step works on single logits, each rounded once to float32, so a step's order of ids can't enter. The tokens that a step touches
+are few (those seen, biased or held back), so this is plain NumPy; what passes over the whole row is in `row_ops`.
 """
 
 from __future__ import annotations
@@ -10,26 +11,27 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kvpact.errors import InvalidParameter, NotFinite
+from kvpact.model.row_ops import RowFacts, row_facts
 from kvpact.params import SamplingParams
 
 
-def check_finite(logits: np.ndarray, after: str = "the model") -> float:
-    """The largest logit of [vocab]; raises NotFinite for NaN, +inf, or a row that is -inf everywhere.
+def check_finite(logits: np.ndarray, after: str = "the model") -> RowFacts:
+    """The facts of [vocab]; raises NotFinite for NaN, +inf, or a row that is -inf everywhere.
 
-    -inf alone is allowed: it says that a token can't follow. One maximum finds all three, for a NaN wins it.
+    -inf alone is allowed: it says that a token can't follow. The maximum tells of all three, for a NaN wins it.
     """
-    largest = float(logits.max())
-    if np.isfinite(largest):
-        return largest
-    bad = np.flatnonzero(np.isnan(logits) | (logits == np.inf))
-    if bad.size == 0:
-        bad = np.flatnonzero(~np.isfinite(logits))
+    facts = row_facts(logits)
+    if np.isfinite(facts.largest):
+        return facts
+    count, first_id = facts.num_not_valid, facts.first_not_valid
+    if count == 0:
+        count, first_id = logits.size, 0
     raise NotFinite(
-        f"{bad.size} of {logits.size} logits after {after} are {logits[bad[0]]}, the first at token id {bad[0]}: no token can be chosen",
+        f"{count} of {logits.size} logits after {after} are {logits[first_id]}, the first at token id {first_id}: no token can be chosen",
         hint="find the first layer that is not finite: compare with --switch ops=reference, or --switch dtype=float32 for an overflow; "
         "without a model fault, look at logit_bias, repetition_penalty and min_tokens",
-        count=int(bad.size),
-        first_id=int(bad[0]),
+        count=count,
+        first_id=first_id,
         vocab_size=int(logits.size),
     )
 

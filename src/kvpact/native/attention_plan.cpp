@@ -6,7 +6,6 @@
 namespace kvpact {
 namespace {
 
-constexpr int64_t kRowsOfUnit = 96;    // enough rows to widen a tile once for all, few enough for the nearest caches
 constexpr int64_t kUnitsOfThread = 4;  // fewer leave a thread idle at the end
 constexpr int64_t kMaxSplitRows = 16;  // more rows are work enough, and their partial results are large
 
@@ -20,6 +19,12 @@ int64_t num_segments(const AttentionStep& step, const AttentionUnit& unit) {
     stop = std::min(stop, last);
   }
   return (stop + kSegment - 1) / kSegment;
+}
+
+// Enough rows to copy a tile once for all; whole tiles of tokens, so that one tile of a prompt lies on the diagonal.
+int64_t tokens_of_unit(int64_t group) {
+  const int64_t most = std::max<int64_t>(1, kMaxRows / group);
+  return most < kTile ? most : most / kTile * kTile;
 }
 
 // Takes plan.whole to plan.units, and those that are split to plan.combines too.
@@ -49,7 +54,7 @@ void add_split(const AttentionStep& step, AttentionPlan& plan) {
 void plan_attention(const AttentionStep& step, int64_t num_requests, int num_threads, AttentionPlan& plan) {
   plan.units.clear();
   plan.combines.clear();
-  const int64_t tokens = std::max<int64_t>(1, kRowsOfUnit / step.group);
+  const int64_t tokens = tokens_of_unit(step.group);
   for (int64_t request = 0; request < num_requests; request++) {
     for (int64_t first = step.query_start[request]; first < step.query_start[request + 1]; first += tokens) {
       const int64_t count = std::min(tokens, step.query_start[request + 1] - first);

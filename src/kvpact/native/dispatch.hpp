@@ -6,7 +6,7 @@
 namespace kvpact {
 
 // The best build that this processor and system can run, or the one that the environment variable KVPACT_ISA names
-// ("avx2", "baseline"). Raises std::runtime_error when that one is unknown or can't run here.
+// ("avx512", "avx2", "baseline"). Raises std::runtime_error when that one is unknown or can't run here.
 const Kernels& select_kernels();
 
 }  // namespace kvpact

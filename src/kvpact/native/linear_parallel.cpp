@@ -7,10 +7,12 @@ namespace {
 
 constexpr int64_t kWorkOfUnit = 100000;  // products; 1 to 4 microseconds, of which sharing takes less than a tenth
 constexpr int64_t kUnitsPerThread = 16;  // small units even out: two threads that share 8 of them can end a sixth apart
+constexpr int64_t kFewRows = 96;         // up to so many, a thread does best with a long run of panels, each group fetching the next
+constexpr int64_t kUnitsOfFew = 2;
 constexpr int64_t kLeastPanels = 2;      // as measured, wider units gain nothing
 constexpr int64_t kMostPanels = 64;      // 2 MB of a 576-wide matrix
 constexpr int64_t kLeastRows = 48;       // fewer rows read each weight too often
-constexpr int64_t kRowsTogether = 6;     // the tallest tile of any build; cutting one would slow it
+constexpr int64_t kRowsTogether = 12;    // the tallest tile of any build, a whole number of those of the others: cutting one would slow it
 constexpr int64_t kPanelsTogether = 4;   // and the widest, which up to three rows have
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -24,7 +26,8 @@ struct Cut {
 Cut cut(const LinearCall& call, int64_t num_threads) {
   const int64_t panels = call.panel_end - call.panel_begin;
   const int64_t work = call.rows * panels * kPanelWidth * call.weight.in_features;
-  int64_t wanted = std::min(work / kWorkOfUnit, kUnitsPerThread * num_threads);
+  const bool few = call.rows >= kPanelsTogether && call.rows <= kFewRows;
+  int64_t wanted = std::min(work / kWorkOfUnit, (few ? kUnitsOfFew : kUnitsPerThread) * num_threads);
   if (num_threads == 1 || wanted < 2) return {1, panels};
   if (wanted > num_threads) wanted -= wanted % num_threads;
   int64_t width = std::clamp(divide_up(panels, wanted), kLeastPanels, kMostPanels);

@@ -166,11 +166,11 @@ class DecoderCore(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """The final norm."""
+        """The final norm. The step's arrays and entries are let go: what is left to ask for is hidden, logits and write_report."""
 
     @abstractmethod
     def write_report(self) -> WriteReport:
-        """Of the step under way, so far; nothing was looked at unless the step asked for it."""
+        """Of the last step, so far; nothing was looked at unless the step asked for it."""
 
     @abstractmethod
     def queries(self) -> Tensor:

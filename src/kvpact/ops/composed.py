@@ -126,6 +126,7 @@ class ComposedCore(DecoderCore):
 
     def finish(self) -> None:
         self._rows = self._norm(self._rows, self._weights.final_norm)
+        del self._step
 
     def hidden(self) -> Tensor:
         return self._rows

@@ -19,9 +19,9 @@ class BlockLayout(str, Enum):
     LANES = "lanes"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LayerCache:
-    """One layer's entries: keys and values [num_blocks, block_size, K, D], keys after rotation.
+    """One layer's entries: keys and values [num_blocks, block_size, K, D], keys after rotation. Equal to itself only.
 
     These are logical views of `memory` [2, num_blocks, block_size * K * D]; how a block's entries lie there is the backend's layout.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from kvpact.errors import LawBroken, UnsupportedModel
 from kvpact.ops.base import AttentionInputs, CoreStep, DecoderCore, DecoderShape, Operators, WriteReport
+from kvpact.ops.compiled import load_compiled
 from kvpact.ops.layout import BlockLayout, LayerCache
 from kvpact.ops.weights import Affine, LayerWeights, ModelWeights
 from kvpact.visibility import Part
@@ -25,7 +27,7 @@ _MAX_HEAD_DIM = 256
 
 
 class NativeOperators(Operators):
-    """Raises ImportError where the compiled core was not built: then `--switch ops=torch` works."""
+    """Raises as `load_compiled` does; where the core was not built, `--switch ops=torch` works."""
 
     name: ClassVar[str] = "native"
     promises_bits: ClassVar[bool] = True
@@ -33,9 +35,7 @@ class NativeOperators(Operators):
     layout: ClassVar[BlockLayout] = BlockLayout.LANES
 
     def __init__(self) -> None:
-        from kvpact import _native
-
-        self._native: Any = _native
+        self._native: Any = load_compiled()
 
     @property
     def identity(self) -> str:
@@ -71,7 +71,7 @@ class NativeOperators(Operators):
 
 
 class NativeCore(DecoderCore):
-    """A handle on the compiled core. Arrays of a step are kept here until the next one begins, for the core only points at them."""
+    """A handle on the compiled core. Arrays of a step are kept here until it is finished, for the core only points at them."""
 
     def __init__(self, native: Any, shape: DecoderShape, weights: ModelWeights) -> None:
         if shape.head_dim % _LANES or shape.head_dim > _MAX_HEAD_DIM:
@@ -105,7 +105,8 @@ class NativeCore(DecoderCore):
             weights.embedding.contiguous(), positions, self._core.pack(weights.head.contiguous(), None), *_norm(weights.final_norm)
         )
         self._step: object = None
-        self._entries: dict[int, Any] = {}
+        # Weak: a decoder outlives engines, and a storage's memory must go with its engine.
+        self._entries: WeakKeyDictionary[LayerCache, Any] = WeakKeyDictionary()
 
     def begin(self, step: CoreStep) -> None:
         groups: dict[int, int] = {}
@@ -144,6 +145,7 @@ class NativeCore(DecoderCore):
 
     def finish(self) -> None:
         self._core.finish()
+        self._step = None
 
     def write_report(self) -> WriteReport:
         num_written, num_not_finite, _, _ = self._core.gate_report()
@@ -178,10 +180,10 @@ class NativeCore(DecoderCore):
         return int(self._core.num_allocations)
 
     def _layer_entries(self, cache: LayerCache) -> Any:
-        key = cache.keys.data_ptr()
-        if key not in self._entries:
-            self._entries[key] = _entries(self._native, cache)
-        return self._entries[key]
+        entries = self._entries.get(cache)
+        if entries is None:
+            entries = self._entries[cache] = _entries(self._native, cache)
+        return entries
 
     def _add_layer(self, layer: LayerWeights) -> None:
         attention_weight, attention_bias = _norm(layer.attention_norm)

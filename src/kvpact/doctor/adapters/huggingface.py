@@ -17,7 +17,9 @@ from kvpact.doctor.adapters import huggingface_caches as caches
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
 
-_OF_MODEL = frozenset({Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING})
+_OF_MODEL = frozenset(
+    {Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING, Capability.MODULE, Capability.WRITTEN}
+)
 #: Models below this many parameters are faster on one thread.
 _SMALL = 50_000_000
 #: How configurations call their number of experts.
@@ -60,6 +62,7 @@ class HuggingFace(Target):
         self.num_layers = int(config.num_hidden_layers)
         self.lossy = self.cache.lossy
         self.routed = any(getattr(config, one, None) for one in _EXPERTS)
+        self.layer_windows = _layer_windows(config)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._given: dict[str, Any] = {"cache": cache, "make_cache": make_cache}
@@ -83,7 +86,8 @@ class HuggingFace(Target):
     def glass(self) -> HuggingFace:
         """The same class and cache around the glass checkpoint, in the model's own architecture, attention and precision; in Llama's,
         where the weights of the architecture are not known. A window is narrowed to what few tokens can cross."""
-        from kvpact.doctor.glass.build import ARCHITECTURES, form_for, glass_model
+        from kvpact.doctor.glass.build import glass_model
+        from kvpact.doctor.glass.forms import ARCHITECTURES, form_for
 
         kind = self.model.config.get_text_config().model_type
         architecture = kind if kind in ARCHITECTURES else "mistral" if self.window else "llama"
@@ -96,8 +100,10 @@ class HuggingFace(Target):
         twin = copy.copy(self)
         HuggingFace.__init__(twin, model, name=f"{self.name} (glass)", **self._given)
         dtype = str(model.dtype).removeprefix("torch.")
-        twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else self.cache.lossy)
+        twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else "lossy")
         return twin
+    def module(self) -> Any:
+        return self.model
 
     # The points below are where faults are put in: a subclass changes one of them.
     def prepare(self, model: Any) -> Any:
@@ -134,6 +140,8 @@ class HuggingFaceSession(Session):
         self._pad_id = setting.pad_id if setting.pad_id is not None else 0
         self._capacity = setting.capacity or target.max_len
         self._batches: dict[str, Batch] = {}
+        self._record = setting.record
+        self._written: dict[int, dict[int, list[tuple[Tensor, Tensor]]]] = {}
 
     @torch.inference_mode()
     def feed(self, tokens: Mapping[str, Sequence[int]]) -> Mapping[str, list[Row]]:
@@ -162,6 +170,8 @@ class HuggingFaceSession(Session):
         for row, length in enumerate(lengths):
             mask[row, width - length :] = 1
         batch = Batch(names=names, cache=self._target.make_cache(self._capacity), mask=mask)
+        if self._record:
+            self._written[id(batch)] = _recorded(batch.cache)
         self._batches.update(dict.fromkeys(names, batch))
         return batch
 
@@ -230,6 +240,13 @@ class HuggingFaceSession(Session):
         keys, values = (each[row, :, :used][:, -batch.lengths[name] :].transpose(0, 1).float().numpy() for each in both)
         return keys, values
 
+    def written(self, name: str, layer: int) -> tuple[Any, Any]:
+        batch = self._batches[name]
+        row, length = batch.names.index(name), batch.lengths[name]
+        parts = zip(*self._written[id(batch)][layer], strict=True)
+        whole = (torch.cat([part[row] for part in kind], dim=-2) for kind in parts)
+        return tuple(each[:, -length:].transpose(0, 1).float().numpy() for each in whole)  # type: ignore[return-value]
+
     def storage(self) -> Sequence[Memory]:
         found = []
         for name, batch in self._batches.items():
@@ -251,6 +268,30 @@ class HuggingFaceSession(Session):
                         )
                     )
         return found
+
+
+def _recorded(cache: Any) -> dict[int, list[tuple[Tensor, Tensor]]]:
+    """What `update` is given from now on, by layer. The cache must not be copied: the copy would still write to this one."""
+    given: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    update = cache.update
+
+    def recording(keys: Tensor, values: Tensor, layer: int, *rest: Any, **options: Any) -> Any:
+        given.setdefault(layer, []).append((keys.clone(), values.clone()))
+        return update(keys, values, layer, *rest, **options)
+
+    cache.update = recording
+    return given
+
+
+def _layer_windows(config: Any) -> list[int | None] | None:
+    """None where a layer is of a kind that has no window and is not full either. A window that the architecture's configuration does
+    not know is no declaration: nobody reads it."""
+    known = hasattr(type(config), "sliding_window") or "sliding_window" in signature(type(config)).parameters
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None) if known else None
+    if kinds is None:
+        return [window] * int(config.num_hidden_layers)
+    windows = {"full_attention": None, "sliding_attention": window}
+    return [windows[kind] for kind in kinds] if set(kinds) <= set(windows) else None
 
 
 def _rows(logits: Tensor) -> list[Row]:

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ _OFFERED = frozenset(
 )
 #: Blocks that a cache of this size has are enough for every rule, and leave room for a second engine.
 _CACHE_BYTES = 1 << 29
-_GLASS_POSITIONS = 512
 #: Vocabularies up to here are shown whole: each entry is an object of Python's.
 _WHOLE, _LIKELIEST = 2048, 100
 
@@ -120,19 +120,17 @@ class Vllm(Target):
 
     def glass(self) -> Target:
         """A second engine with the same options, in the model's own architecture where its weights are known, else in Llama's."""
-        from kvpact.doctor.glass.build import ARCHITECTURES, form_for, glass_model
+        from kvpact.doctor.glass.export import glass_folder
 
-        known = self._architecture in ARCHITECTURES and self._architecture != "gpt2"
-        architecture = self._architecture if known else "llama"
         folder = tempfile.mkdtemp(prefix="kvpact-glass-")
         try:
-            glass_model(architecture, max_positions=_GLASS_POSITIONS).save_pretrained(folder)
+            _, form = glass_folder(self._architecture, Path(folder), dtype=self._stored)
             twin = Vllm(folder, dtype=self._stored, name=f"{self.name} (glass)", **self._options)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         twin._folder = folder
-        twin.form = form_for(architecture, dtype=self._stored)
+        twin.form = form
         return twin
 
     def close(self) -> None:

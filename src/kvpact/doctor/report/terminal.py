@@ -1,55 +1,88 @@
-"""Findings first, then a line for each rule. Readable without colour."""
+"""Findings first, then what the other rules came to. Readable at 80 columns, without colour, and in a file."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from kvpact.doctor.codes import title
-from kvpact.doctor.finding import Finding, Outcome, Report
+from kvpact.doctor.finding import Finding, Outcome, Report, Result
+from kvpact.doctor.report import lines
 
-_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red", Outcome.INCONCLUSIVE: "yellow", Outcome.ERROR: "magenta"}
+_STYLES = {
+    Outcome.PASSED: "green",
+    Outcome.FAILED: "bold red",
+    Outcome.XFAILED: "yellow",
+    Outcome.XPASSED: "bold yellow",
+    Outcome.INCONCLUSIVE: "yellow",
+    Outcome.ERROR: "bold magenta",
+    Outcome.SKIPPED: "dim",
+}
+#: Longer lines are hard to read, however wide the terminal is.
+_WIDEST = 110
+_NAME = 46
 
 
 def show(report: Report, console: Console) -> None:
+    width = min(console.width, _WIDEST)
     for finding in report.findings:
         console.print()
-        for line in finding_lines(finding):
+        for line in finding_lines(finding, width):
             console.print(line, soft_wrap=True)
+    for outcome in lines.ORDER:
+        results = [result for result in report.results if result.outcome is outcome]
+        if results:
+            console.print()
+            console.print(Text(f"{outcome.value} ({len(results)})", style=_STYLES[outcome]))
+            for line in _skipped(results, width) if outcome is Outcome.SKIPPED else _results(results, width):
+                console.print(line, soft_wrap=True)
     console.print()
-    for result in report.results:
-        line = Text(f"{result.outcome.value:13}", style=_STYLES.get(result.outcome, "dim"))
-        line.append(f"{title(result.code):42} ", style="default")
-        line.append(result.reason, style="dim")
+    for line in _summary(report, width):
         console.print(line, soft_wrap=True)
-    console.print()
-    console.print(_summary(report), soft_wrap=True)
 
 
-def finding_lines(finding: Finding) -> Iterator[Text]:
-    yield Text.assemble((title(finding.code), "bold red"), f": {finding.what}")
-    yield Text(f"  expected  {finding.expected}")
-    yield Text(f"  got       {finding.got}")
-    yield Text(f"  where     {finding.where}")
-    if finding.exact:
-        yield Text("  certainty exact: no rounding can do this")
-    elif finding.effect is not None and finding.floor is not None:
-        yield Text(f"  certainty {finding.effect:.3g} nats, where rounding gives up to {finding.floor:.2g}")
-    yield Text(f"  cause     {finding.cause}")
-    yield Text(f"  cure      {finding.cure}")
-    if finding.program is not None:
-        yield Text(f"  repeat    {finding.program.length} steps:")
-        for line in finding.program.as_python().splitlines():
-            yield Text(f"            {line}")
-    if finding.explained_by:
-        yield Text(f"  because   most likely of {title(finding.explained_by)}")
+def finding_lines(finding: Finding, width: int = _WIDEST) -> Iterator[Text]:
+    (heading, _), *rest = lines.finding_lines(finding, width)
+    yield Text(heading, style="bold red")
+    for label, text in rest:
+        yield Text.assemble((label, "bold"), text)
 
 
-def _summary(report: Report) -> Text:
-    count = Counter(result.outcome for result in report.results)
-    parts = ", ".join(f"{number} {outcome.value}" for outcome, number in count.items())
-    described = "; ".join(f"{key} {value}" for key, value in report.described.items())
-    return Text(f"{report.target}: {parts} in {report.seconds:.1f} s (seed {report.seed}). {described}")
+def _results(results: Sequence[Result], width: int) -> Iterator[Text]:
+    """A line for each; the reason goes below where there is no room beside."""
+    for result in results:
+        reason = lines.wrapped(result.reason, width, _NAME if width >= 100 else 8)
+        name = f"  {title(result.code)}"
+        if width >= 100:
+            yield Text.assemble(f"{name:{_NAME - 1}} ", (reason.pop(0).lstrip(), "dim"))
+        else:
+            yield Text(name)
+        yield from (Text(line, style="dim") for line in reason if line.strip())
+
+
+def _skipped(results: Sequence[Result], width: int) -> Iterator[Text]:
+    """By what would have to be there, for that is what a reader can change."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for result in results:
+        groups[f"needs {', '.join(result.missing)}" if result.missing else result.reason].append(result.code)
+    for need, codes in sorted(groups.items(), key=lambda item: (not item[0].startswith("needs"), item[0])):
+        yield from (Text(line) for line in lines.wrapped(need, width, 2))
+        yield from (Text(line, style="dim") for line in lines.wrapped(" ".join(codes), width, 8))
+
+
+def _summary(report: Report, width: int) -> Iterator[Text]:
+    """What was examined, and the score."""
+    counts = [(outcome, sum(result.outcome is outcome for result in report.results)) for outcome in lines.ORDER]
+    score = ", ".join(f"{count} {outcome.value}" for outcome, count in counts if count)
+    yield Text(report.target, style="bold")
+    for key, value in report.described.items():
+        first, *rest = lines.wrapped(value, width, lines.LABEL)
+        yield Text.assemble((f"  {key:{lines.LABEL - 3}} ", "dim"), first[lines.LABEL :])
+        yield from (Text(line) for line in rest)
+    if report.broken_off:
+        yield Text(f"broken off: {report.broken_off}", style="bold yellow")
+    score = f"{score} in {report.seconds:.1f} s (seed {report.seed})"
+    yield from (Text(line, style="bold") for line in lines.wrapped(score, width, 0))

@@ -23,8 +23,9 @@ def decode(exam: Exam) -> Verdict:
         compared += gap.compared
         if gap.size is Size.FAULT:
             smallest = exam.smallest(program, lambda smaller: exam.gap(smaller).size is Size.FAULT)
+            gap = exam.gap(smallest)
             what = f"decoding over the cache parts from recomputation at position {gap.seen.position if gap.seen else '?'}"
-            return failed(exam.finding("KV101", what, exam.gap(smallest), smallest, cause=_CAUSE, cure=_CURE))
+            return failed(exam.finding("KV101", what, gap, smallest, cause=_CAUSE, cure=_CURE))
         if gap.size is Size.UNCLEAR:
             return inconclusive(
                 f"{gap.effect:.2g} nats at {length} tokens, rounding alone gives {exam.noise.floor:.2g}: float32 would tell"

@@ -24,47 +24,40 @@ static inline Blocks<T> blocks_of(const AttentionStep& step, const AttentionUnit
           e.block_stride, e.block_size, e.head_dim};
 }
 
-// The tile where it lies (the block size is a multiple of 8).
+// The tile where it lies (the block size is a multiple of 16).
 template <class T>
 static inline Tile<T> tile_in_place(const Blocks<T>& blocks, int64_t base, uint32_t any) {
   Tile<T> tile;
   tile.key_stride = blocks.size;
-  const int readable = __builtin_ctz(any) / kLanes;
-  for (int c = 0; c < kColumns; c++) {
-    const int64_t position = base + (any >> (c * kLanes) & 0xff ? c : readable) * kLanes;
-    tile.key[c] = blocks.key(position);
-    tile.value[c] = blocks.value(position);
+  const int readable = __builtin_ctz(any) / kHalf;
+  for (int h = 0; h < kHalves; h++) {
+    const int64_t position = base + (any >> (h * kHalf) & 0xffff ? h : readable) * kHalf;
+    tile.key[h] = blocks.key(position);
+    tile.value[h] = blocks.value(position);
   }
   return tile;
 }
 
-// The tile's values and keys as runs of memory. Vectors of keys share a block in twos, in fours or not at all.
 template <class T>
 static inline Ahead values_of(const Tile<T>& tile) {
-  Ahead ahead;
-  for (int c = 0; c < kColumns; c++) ahead.at[c] = reinterpret_cast<const char*>(tile.value[c]);
-  ahead.row = kTile * sizeof(T);
-  return ahead;
+  return {{reinterpret_cast<const char*>(tile.value[0]), reinterpret_cast<const char*>(tile.value[1])}, 1};
 }
 
+// A block of 32 is one run of lines; of a larger one, a tile's keys are some lines of each row.
 template <class T>
 static inline Ahead keys_of(const Tile<T>& tile, int64_t head_dim) {
-  const int together = static_cast<int>(smaller(tile.key_stride / kLanes, kColumns));
-  const int64_t row = larger(tile.key_stride, kTile);
-  Ahead ahead;
-  for (int c = 0; c < kColumns; c++)
-    ahead.at[c] = reinterpret_cast<const char*>(tile.key[c / together * together] + c % together * (head_dim / kColumns) * row);
-  ahead.row = row * static_cast<int64_t>(sizeof(T));
-  return ahead;
+  const char *left = reinterpret_cast<const char*>(tile.key[0]), *right = reinterpret_cast<const char*>(tile.key[1]);
+  if (tile.key_stride == kHalf) return {{left, right}, 1};
+  if (tile.key_stride == kTile) return {{left, left + kHalf * head_dim * static_cast<int64_t>(sizeof(T))}, 1};
+  const int64_t row = tile.key_stride * static_cast<int64_t>(sizeof(T));
+  return {{left, sizeof(T) == 4 ? right : left + row}, tile.key_stride / kHalf};
 }
 
 // The tile widened to fp32, whatever the block size. Keys that no row sees are left as they are: they are masked.
 template <class T>
 static inline Tile<float> tile_copied(const Blocks<T>& blocks, int64_t base, uint32_t any, float* keys, float* values) {
   const int64_t dim = blocks.head_dim;
-  Tile<float> tile;
-  tile.key_stride = kTile;
-  for (int c = 0; c < kColumns; c++) tile.key[c] = keys + c * kLanes, tile.value[c] = values + c * kLanes * dim;
+  const Tile<float> tile = {{keys, keys + kHalf}, {values, values + kHalf * dim}, kTile};
   const bool whole = blocks.size % kLanes == 0;
   for (int c = 0; c < kColumns && whole; c++) {
     if (!(any >> (c * kLanes) & 0xff)) continue;

@@ -1,14 +1,16 @@
 // The rows of a unit of attention: their queries, what they see, and what they have gathered.
 #pragma once
 
-#include "attention_tile.hpp"
+#include "attention_weigh.hpp"
 
 namespace kvpact::KVPACT_ISA_NS {
 
-constexpr int kMaxPanel = 6;  // rows that are taken through a tile together
+constexpr int64_t kDirectRows = 8;  // up to so many rows read tiles where they lie; more share a widened copy
 
-// Rows of a panel that starts when `left` rows are left. Seven and eight are split evenly.
-static inline int panel_rows(int64_t left) { return static_cast<int>(left <= kMaxPanel ? left : left <= 8 ? 4 : kMaxPanel); }
+// Rows of a panel that starts when `left` rows are left, evenly where two panels are enough: seven rows are four and three.
+static inline int panel_rows(int64_t left) {
+  return static_cast<int>(left <= kMaxPanel ? left : left < 2 * kMaxPanel ? (left + 1) / 2 : kMaxPanel);
+}
 
 template <int N>
 struct Number {
@@ -16,16 +18,11 @@ struct Number {
 };
 
 // Calls f(Number<rows>()) so that loops over the rows of a panel unroll.
-template <class F>
+template <int N = 1, class F>
 static inline void with_rows(int rows, F&& f) {
-  switch (rows) {
-    case 1: return f(Number<1>());
-    case 2: return f(Number<2>());
-    case 3: return f(Number<3>());
-    case 4: return f(Number<4>());
-    case 5: return f(Number<5>());
-    default: return f(Number<6>());
-  }
+  if constexpr (N < kMaxPanel)
+    if (rows != N) return with_rows<N + 1>(rows, f);
+  f(Number<N>());
 }
 
 // Keys that a token sees: [0, early) and [from, stop).
@@ -52,13 +49,22 @@ static inline uint32_t seen_of_tile(const Sight& sight, int64_t base) {
   return run_of_bits(0, sight.early, base) | run_of_bits(sight.from, sight.stop, base);
 }
 
-// A unit's state: queries packed in panels of [head_dim][rows], folds of the open segment and of those closed before.
+// A row's closed fold: the largest score, and the sum of exp(score - largest); 0 when no key was visible.
+struct Fold {
+  float largest, sum;
+};
+
+// A unit's state: the queries, the open segment's folds, and those of the segments before it.
 struct Rows {
   int64_t count, head_dim, group;
-  float *q, *scores, *acc, *total_acc, *keys, *values;
-  Fold *fold, *total;
-  Sight sight[kMaxRows];       // by token
-  uint32_t visible[kMaxRows];  // by token, of the tile at hand
+  float *q, *acc, *total_acc;           // [count][head_dim]
+  float *scores, *shrink;               // [count][together * 32], [count][together], padded
+  float *largest, *sum;                 // [count], padded to whole vectors
+  float *keys, *values;                 // of a widened tile
+  int together;                         // tiles
+  Fold* total;                          // [count]
+  Sight sight[kMaxRows];                // by token
+  uint8_t token[kMaxRows];              // of each row: dividing costs as much as a softmax
 };
 
 static inline int64_t round_up(int64_t n) { return (n + 15) / 16 * 16; }
@@ -73,16 +79,26 @@ static inline T* take(float*& scratch, int64_t count) {
 static inline void open_rows(Rows& rows, const AttentionStep& step, const AttentionUnit& unit, float* scratch) {
   const int64_t dim = step.entries.head_dim, count = unit.num_tokens * step.group;
   rows.count = count, rows.head_dim = dim, rows.group = step.group;
+  rows.together = count <= kDirectRows && step.entries.block_size % kHalf == 0 ? kTogether : 1;
   rows.q = take<float>(scratch, count * dim);
-  rows.scores = take<float>(scratch, count * kTile);
+  rows.scores = take<float>(scratch, count * kTile * rows.together);
+  rows.shrink = take<float>(scratch, (count + kLanes) * rows.together);
   rows.acc = take<float>(scratch, count * dim);
   rows.total_acc = take<float>(scratch, count * dim);
   rows.keys = take<float>(scratch, dim * kTile);
   rows.values = take<float>(scratch, dim * kTile);
-  rows.fold = take<Fold>(scratch, count);
+  rows.largest = take<float>(scratch, count);
+  rows.sum = take<float>(scratch, count);
   rows.total = take<Fold>(scratch, count);
+  for (int64_t i = 0, r = 0; i < unit.num_tokens; i++)
+    for (int64_t head = 0; head < step.group; head++) rows.token[r++] = static_cast<uint8_t>(i);
   for (int64_t i = 0; i < unit.num_tokens; i++)
     rows.sight[i] = sight_of(step.rules[unit.request], step.positions[unit.first_token + i], step.seq_lens[unit.request]);
+}
+
+// As open_rows takes it, whatever the number of rows up to `rows`.
+static inline int64_t scratch_of_rows(int64_t rows, int64_t head_dim) {
+  return rows * (3 * head_dim + kTile + 5) + kDirectRows * (kTile + 2) * kTogether + 2 * head_dim * kTile + 11 * 16;
 }
 
 // Where row r (token-major, then query head) of the unit lies in q and out.
@@ -92,24 +108,11 @@ static inline int64_t row_offset(const AttentionStep& step, const AttentionUnit&
          step.entries.head_dim;
 }
 
-static inline void pack_queries(Rows& rows, const AttentionStep& step, const AttentionUnit& unit) {
-  float* to = rows.q;
-  for (int64_t r = 0; r < rows.count;) {
-    const int panel = panel_rows(rows.count - r);
-    for (int m = 0; m < panel; m++) {
-      const float* q = step.q + row_offset(step, unit, r + m);
-      for (int64_t d = 0; d < rows.head_dim; d++) to[d * panel + m] = q[d];
-    }
-    to += panel * rows.head_dim;
-    r += panel;
-  }
-}
-
-// Sets what each token sees of the tile; returns what any of them sees.
-static inline uint32_t look(Rows& rows, int64_t base) {
-  uint32_t any = 0;
-  for (int64_t i = 0; i < rows.count / rows.group; i++) any |= rows.visible[i] = seen_of_tile(rows.sight[i], base);
-  return any;
+// The heads of a token that share a key head are neighbours.
+static inline void copy_queries(Rows& rows, const AttentionStep& step, const AttentionUnit& unit) {
+  const int64_t run = step.group * rows.head_dim;
+  for (int64_t i = 0; i < unit.num_tokens; i++)
+    memcpy(rows.q + i * run, step.q + row_offset(step, unit, i * step.group), static_cast<size_t>(run) * sizeof(float));
 }
 
 }  // namespace kvpact::KVPACT_ISA_NS

@@ -54,7 +54,7 @@ struct Kernels {
   int64_t (*linear_packed_bytes)(int64_t out_features, int64_t in_features, DType dtype);
   void (*linear_pack)(const LinearPackCall& call);
   void (*linear)(const LinearCall& call);
-  // What each does is written in attention.hpp, rows.hpp, sample.hpp and probe.hpp.
+  // What each does is written in attention.hpp, rows.hpp, sample.hpp, draw.hpp and probe.hpp.
   int64_t (*attention_scratch)(int64_t rows, int64_t head_dim);
   void (*attend)(const AttentionStep& step, const AttentionUnit& unit, float* scratch);
   void (*combine)(const AttentionStep& step, const AttentionUnit& unit, float* scratch);
@@ -76,12 +76,18 @@ struct Kernels {
   int64_t (*exp_sum_scratch)(int64_t vocab);
   double (*exp_sum)(const float* logits, int64_t vocab, float largest, double* scratch);
   int64_t (*rank_of)(const float* logits, int64_t vocab, int64_t token);
+  int64_t (*order_scratch)(int64_t vocab);
+  void (*first_of)(const float* logits, int64_t vocab, int64_t count, uint64_t* scratch, int64_t* ids);
+  int64_t (*draw)(const DrawCall& call, uint64_t* scratch, double* sums);
   int64_t (*multiply_adds)(int64_t rounds, float* sink);
   void (*read_lines)(const void* data, int64_t num_bytes, const void* next, float* sink);
 };
 
 constexpr int64_t num_panels(int64_t out_features) { return (out_features + kPanelWidth - 1) / kPanelWidth; }
 
+namespace avx512 {
+const Kernels& table();
+}
 namespace avx2 {
 const Kernels& table();
 }

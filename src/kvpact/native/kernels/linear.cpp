@@ -12,6 +12,9 @@ constexpr int kWidth = static_cast<int>(kPanelWidth);
 constexpr int kTileRows = kAccumulators / 2;  // 6 x 16 with AVX2: twelve FMA to eight loads; 4 x 24 was no faster
 constexpr int64_t kBlockOfK = 768;            // six rows of x are 18 KB and stay in L1 while a group passes; 256 spilled too often
 constexpr int64_t kGroup = 8;                 // panels that all rows work through before the next: 384 KB of weights, in L2
+constexpr int64_t kFewRows = 96;              // up to so many, memory is as slow as the products: a small group fetches the next one
+constexpr int64_t kGroupOfFew = 2;            // a tenth to a fifth faster at 4 to 64 rows on two threads
+constexpr int64_t kSideBySide = 4;            // panels of a tile of one to three rows; it needs whole groups of them
 constexpr int64_t kPrefetchBytes = 2048;      // how far ahead within a panel
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -196,8 +199,9 @@ template <class T>
 void all_rows(const LinearCall& call) {
   const int64_t num_out = call.weight.out_features;
   const int64_t num_blocks = (call.weight.in_features + kBlockOfK - 1) / kBlockOfK;
-  for (int64_t p0 = call.panel_begin; p0 < call.panel_end; p0 += kGroup) {
-    const int64_t p1 = least(p0 + kGroup, call.panel_end);
+  const int64_t group = call.rows >= kSideBySide && call.rows <= kFewRows ? kGroupOfFew : kGroup;
+  for (int64_t p0 = call.panel_begin; p0 < call.panel_end; p0 += group) {
+    const int64_t p1 = least(p0 + group, call.panel_end);
     const int64_t full = least(p1, num_out / kWidth) - p0;
     const int64_t padded = p1 * kWidth > num_out ? num_out % kWidth : 0;
     for (int64_t i = 0; i < num_blocks; i++) rows_of_block(call.rows, block_of<T>(call, p0, p1, i, num_blocks), full, padded);

@@ -15,4 +15,15 @@ struct RowFacts {
   int64_t first_not_valid;  // its id; -1: none
 };
 
+// One draw from a row of processed logits: no NaN, no +inf, not -inf everywhere.
+struct DrawCall {
+  const float* logits;
+  int64_t vocab;
+  double temperature;  // positive
+  int64_t top_k;       // all candidates when it is not in [1, vocab)
+  double top_p;        // in (0, 1]; 1: all
+  double log_min_p;    // the logarithm of min_p; -inf: all
+  double u;            // in [0, 1)
+};
+
 }  // namespace kvpact

@@ -1,4 +1,4 @@
-// Functions, row operators and what sampling reads off a row, against libm in double.
+// Functions and row operators, against libm in double.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -8,7 +8,6 @@
 
 #include "../kernels/math.hpp"
 #include "../kernels/rows.hpp"
-#include "../kernels/sample.hpp"
 #include "check.hpp"
 
 namespace isa = kvpact::KVPACT_ISA_NS;
@@ -206,33 +205,6 @@ static void rows_are_gathered_and_added() {
   check_near(sum, [&](size_t i) { return double(out[i] + other[i]); }, 0, "add_rows");
 }
 
-static void a_row_of_logits_is_read_right() {
-  for (int64_t vocab : {1, 2, 3, 7, 8, 9, 1000, 4096, 4099}) {
-    std::vector<float> x = normals(size_t(vocab), 4);
-    x[size_t(vocab / 2)] = x[size_t(vocab - 1)] = 50;  // a tie
-    if (vocab > 3) x[0] = -INFINITY;
-    kvpact::RowFacts facts = isa::row_facts(x.data(), vocab);
-    CHECK(facts.largest == 50 && facts.argmax == vocab / 2 && facts.num_not_valid == 0 && facts.first_not_valid == -1, "vocab %ld",
-          vocab);
-    CHECK(isa::rank_of(x.data(), vocab, vocab / 2) == 1, "rank of the first of a tie");
-    CHECK(isa::rank_of(x.data(), vocab, vocab - 1) == (vocab > 2 || vocab == 2 ? (vocab / 2 == vocab - 1 ? 1 : 2) : 1),
-          "rank of the second");
-    std::vector<double> scratch(size_t(isa::exp_sum_scratch(vocab)));
-    long double want = 0;
-    for (float v : x) want += std::exp(static_cast<long double>(v) - 50);
-    const double got = isa::exp_sum(x.data(), vocab, facts.largest, scratch.data());
-    CHECK(std::fabs(double(got - want)) < 4e-16 * double(want) * 16, "exp_sum %.17g", got);
-    x[size_t(vocab - 1)] = NAN;
-    facts = isa::row_facts(x.data(), vocab);
-    CHECK(std::isnan(facts.largest) && facts.num_not_valid == 1 && facts.first_not_valid == vocab - 1, "NaN, vocab %ld", vocab);
-    x[size_t(vocab / 3)] = INFINITY;
-    facts = isa::row_facts(x.data(), vocab);
-    CHECK(facts.first_not_valid == vocab / 3 && facts.num_not_valid == (vocab == 1 ? 1 : 2), "infinity, vocab %ld", vocab);
-  }
-  const std::vector<float> none(20, -INFINITY);
-  CHECK(isa::row_facts(none.data(), 20).largest == -INFINITY, "a row without a candidate");
-}
-
 int main() {
   functions_are_accurate();
   limits_of_functions_are_exact();
@@ -241,6 +213,5 @@ int main() {
   rotation_follows_hugging_face();
   activations_are_right();
   rows_are_gathered_and_added();
-  a_row_of_logits_is_read_right();
   std::puts("rows: ok");
 }

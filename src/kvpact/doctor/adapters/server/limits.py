@@ -71,6 +71,7 @@ def find_out(client: Client, *, model: str | None = None, vocab: int | None = No
     probe = _Probe(client, limits)
     probe.drawn()
     probe.extras()
+    told = told or probe.whole()
     probe.tops(told)
     probe.vocabulary(told)
     probe.length(_whole(card.get("max_model_len")) or _whole(meta.get("n_ctx")))
@@ -169,6 +170,13 @@ class _Probe:
             extra = {**self.limits.extra, name: True}
             if self._taken(self._tokens(8), extra=extra) is not None:
                 self.limits = replace(self.limits, extra=extra)
+
+    def whole(self) -> int | None:
+        """The vocabulary's size, where a server is willing to show all of it and there is not much."""
+        answer = self._taken(self._tokens(8), top=_MOST_SHOWN)
+        if answer is None or len(answer.shown) >= _MOST_SHOWN:
+            return None
+        return len(answer.shown) if set(answer.shown) == set(range(len(answer.shown))) else None
 
     def tops(self, vocab: int | None) -> None:
         """The most that are taken, up to what is worth its cost; a server may also take more and show fewer."""

@@ -1,0 +1,52 @@
+"""How far an examination is, on stderr: a bar on a terminal, a line for each rule elsewhere, nothing where it is not wanted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kvpact.doctor.codes import title
+
+if TYPE_CHECKING:
+    from kvpact.doctor.finding import Result
+    from kvpact.doctor.rule import Rule
+    from kvpact.doctor.runner import Watcher
+
+
+@contextmanager
+def progress(total: int, *, quiet: bool) -> Iterator[Watcher | None]:
+    """total: rules that will be told of."""
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with _bar(total) as watch:
+            yield watch
+    else:
+        yield _line
+
+
+def _line(rule: Rule, result: Result | None) -> None:
+    if result is not None:
+        print(f"{title(rule.code)}: {result.outcome.value} ({result.seconds:.1f} s)", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Watcher]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def watch(rule: Rule, result: Result | None) -> None:
+            if result is None:
+                bar.update(task, description=title(rule.code))
+            else:
+                bar.advance(task)
+                if result.findings:
+                    bar.console.print(f"{title(rule.code)}: {result.reason}", style="red", markup=False, highlight=False)
+
+        yield watch

@@ -1,0 +1,69 @@
+"""The doctor from Python: examine an engine, or run one saved program on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.expectations import by_code
+from kvpact.doctor.finding import Report
+from kvpact.doctor.program import Program
+from kvpact.doctor.registry import select as chosen
+from kvpact.doctor.report.lines import finding_text
+from kvpact.doctor.rerun import Replay, run_again
+from kvpact.doctor.resolve import Options, resolve
+from kvpact.doctor.runner import Watcher, examine
+from kvpact.doctor.target import Target
+
+
+class ContractBroken(AssertionError):
+    """An engine was found to break the contract. report: the whole examination."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__("\n\n".join(finding_text(finding) for finding in report.findings))
+        self.report = report
+
+
+def check_engine(
+    engine: Any,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    seed: int = 0,
+    budget: float | None = None,
+    expected: Mapping[str, str] | None = None,
+    watch: Watcher | None = None,
+    raising: bool = True,
+) -> Report:
+    """Examine `engine`: a Target, what the command line takes as one, or a transformers model.
+
+    select, ignore: codes or names of rules, or their beginnings. budget: seconds. expected: reasons by code of rules that are known to
+    fail. Raises ContractBroken when there are findings, unless `raising` is False; the report tells all the rest.
+    """
+    report = examine(
+        as_target(engine), chosen(select, ignore), seed=seed, budget=budget, expected=by_code(expected or {}, "expected"), watch=watch
+    )
+    if raising and report.findings:
+        raise ContractBroken(report)
+    return report
+
+
+def as_target(engine: Any, options: Options | None = None) -> Target:
+    """Raises TargetUnusable."""
+    if isinstance(engine, Target):
+        return engine
+    if isinstance(engine, str):
+        return resolve(engine, options or Options())
+    if hasattr(engine, "config") and hasattr(engine, "forward"):
+        from kvpact.doctor.adapters.huggingface import HuggingFace
+
+        return HuggingFace(engine, name=type(engine).__name__)
+    raise TargetUnusable(
+        f"{type(engine).__name__} is no engine that the doctor knows", hint="give a kvpact.doctor.Target, or text as the command line takes"
+    )
+
+
+def replay(program: Program, engine: Any, *, code: str | None = None, seed: int = 0) -> Replay:
+    """Run a program of a finding on an engine. code, seed: of the finding, so that its rule can look where rows alone don't tell."""
+    return run_again(program, as_target(engine), code=code, seed=seed)

@@ -1,0 +1,72 @@
+"""A finding in words: the same ones on a terminal, in a test's failure and in an annotation."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from kvpact.doctor.codes import title
+from kvpact.doctor.finding import Finding, Outcome
+from kvpact.doctor.report.evidence import ranges, visible_sets
+
+#: How reports order outcomes: the most pressing first.
+ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.XPASSED, Outcome.XFAILED, Outcome.INCONCLUSIVE, Outcome.PASSED, Outcome.SKIPPED)
+#: What stands left of the text, and how far a continued line is set in.
+LABEL = 12
+#: Positions that one line shows of a visible set.
+_SHOWN = 56
+
+
+def facts(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Label and text, one line each, in the order in which a person asks."""
+    yield "expected", finding.expected
+    yield "got", finding.got
+    yield "where", str(finding.where)
+    if finding.exact:
+        yield "certainty", "exact: no rounding can do this"
+    elif finding.effect is not None and finding.floor is not None:
+        yield "certainty", f"{finding.effect:.3g} nats, where rounding gives up to {finding.floor:.2g}"
+    if finding.explained_by:
+        yield "because", f"most likely of {title(finding.explained_by)}, found as well"
+    yield "cause", finding.cause
+    yield "cure", finding.cure
+
+
+def finding_text(finding: Finding, width: int = 100) -> str:
+    """The whole finding as plain text."""
+    return "\n".join("".join(parts) for parts in finding_lines(finding, width))
+
+
+def finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
+    """(label, text) of each line; only a program's lines may be longer than `width`, for they are to be copied."""
+    yield title(finding.code), ""
+    yield from (("", line) for line in wrapped(finding.what, width, 2))
+    for label, text in facts(finding):
+        first, *rest = wrapped(text, width, LABEL)
+        yield f"  {label:{LABEL - 2}}", first[LABEL:]
+        yield from (("", line) for line in rest)
+    for label, text in sight_lines(finding, width):
+        yield f"  {label:{LABEL - 2}}", text
+    if finding.program is not None:
+        yield f"  {'repeat':{LABEL - 2}}", f"{finding.program.length} steps"
+        yield from (("", f"    {line}") for line in finding.program.as_python().splitlines())
+    yield f"  {'more':{LABEL - 2}}", f"kvpact doctor rule {finding.code}"
+
+
+def sight_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
+    """What was to be seen and what was, a mark for each position: `#` seen, `.` hidden, `+` seen wrongly, `-` hidden wrongly."""
+    for visible in visible_sets(finding.evidence):
+        start, stop = visible.around(_SHOWN)
+        yield visible.label or "sees", "".join(visible.mark(position) for position in range(start, stop))
+        said = f"positions {start} to {stop - 1}: # seen, . hidden"
+        if visible.extra:
+            said += f"; + {ranges(visible.extra)} seen, should be hidden"
+        if visible.lacking:
+            said += f"; - {ranges(visible.lacking)} hidden, should be seen"
+        yield from (("", line[LABEL:]) for line in wrapped(said, width, LABEL))
+
+
+def wrapped(text: str, width: int, indent: int) -> list[str]:
+    """At least one line, each set in."""
+    space = " " * indent
+    return textwrap.wrap(text, max(width, indent + 20), initial_indent=space, subsequent_indent=space, break_long_words=False) or [space]

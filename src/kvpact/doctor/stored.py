@@ -1,0 +1,62 @@
+"""The number format that a cache declares for its entries, and how far a stored entry may be from what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """bits: of a whole number with a scale and a zero for each group. group: entries along `axis` that share them; 0: all along it.
+
+    key_axis, value_axis: "token" when a group lies along the positions of one channel, "channel" when it lies along one position's
+    channels. exact_tail: the newest so many positions are kept as they were given. slack: rounding of the scale itself, as a share
+    of a step.
+    """
+
+    name: str
+    bits: int
+    group: int = 0
+    key_axis: str = "channel"
+    value_axis: str = "channel"
+    exact_tail: int = 0
+    slack: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 16:
+            raise ValueError(f"{self.bits} bits is no format of entries")
+        if {self.key_axis, self.value_axis} - {"token", "channel"}:
+            raise ValueError("an axis is token or channel")
+
+    def groups(self, entries: NDArray[Any], kind: str) -> NDArray[Any]:
+        """[length, heads, head_dim] -> [groups, members]: the entries that share a scale, in a row."""
+        moved = self._last(entries, kind)
+        members = self.group or moved.shape[-1]
+        spare = -moved.shape[-1] % members
+        padded = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, spare)], mode="edge")
+        return padded.reshape(-1, members)
+
+    def envelope(self, entries: NDArray[Any], kind: str) -> NDArray[np.float64]:
+        """The largest error that rounding to the nearest step of each group allows, in the shape of `entries`."""
+        moved = self._last(entries, kind)
+        groups = self.groups(entries, kind).astype(np.float64)
+        step = (groups.max(-1) - groups.min(-1)) / (2**self.bits - 1)
+        members = self.group or moved.shape[-1]
+        each = np.repeat(step.reshape(*moved.shape[:-1], -1), members, axis=-1)[..., : moved.shape[-1]]
+        bound = each * (0.5 + self.slack) + 1e-6 * np.abs(moved)
+        if self._axis(kind) == "token":
+            bound = np.moveaxis(bound, -1, 0)
+        if self.exact_tail:
+            bound[-self.exact_tail :] = 0
+        return np.ascontiguousarray(bound)
+
+    def _axis(self, kind: str) -> str:
+        return self.key_axis if kind == "keys" else self.value_axis
+
+    def _last(self, entries: NDArray[Any], kind: str) -> NDArray[Any]:
+        """The axis that groups lie along comes last."""
+        return np.moveaxis(entries, 0, -1) if self._axis(kind) == "token" else entries
