@@ -73,7 +73,9 @@ def walk(thing: Any, path: str = "", seen: frozenset[int] = frozenset(), depth: 
 
 def _holds(thing: Any) -> bool:
     """A callable that is looked into all the same: a module, or an object of a class of somebody's own."""
-    return isinstance(thing, nn.Module) or (hasattr(thing, "__dict__") and not hasattr(thing, "__code__") and not hasattr(thing, "__self__"))
+    return isinstance(thing, nn.Module) or (
+        hasattr(thing, "__dict__") and not hasattr(thing, "__code__") and not hasattr(thing, "__self__")
+    )
 
 
 def _members(thing: Any) -> Iterator[tuple[str, Any]]:

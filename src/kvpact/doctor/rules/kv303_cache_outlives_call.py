@@ -27,7 +27,7 @@ def earlier(exam: Exam) -> Verdict:
 
         return f"in a call of {length} tokens after one of {before}", build
 
-    return unseen(exam, [case(before, length) for length in lengths(exam, (4, 20)) for before in (6, 30)], _WORDS)
+    return unseen(exam, [case(before, length) for length in lengths(exam, (4, 20)) for before in (6, 30)], _WORDS, between_sessions=True)
 
 
 RULE = Rule(

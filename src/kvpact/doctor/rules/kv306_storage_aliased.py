@@ -87,7 +87,12 @@ def _shown(memory: Memory) -> dict[str, Any]:
 RULE = Rule(
     code="KV306",
     page=Page(
-        symptoms=("answers mix requests", "a batch answers like one of its rows", "all layers hold the same entries", "a write shows elsewhere"),
+        symptoms=(
+            "answers mix requests",
+            "a batch answers like one of its rows",
+            "all layers hold the same entries",
+            "a write shows elsewhere",
+        ),
         checks="Pointers, shapes and strides of every tensor of entries: bytes that two requests, layers or heads have in common.",
         matters="A write through one of them silently changes the other's context; text stays fluent.",
         lookalikes="A prefix that two requests share on purpose is not written by either: the rule uses contexts that share nothing.",

@@ -35,7 +35,9 @@ def look(exam: Exam) -> Verdict:
 def _harm(exam: Exam, program: Program) -> str:
     one, other = (exam.run(program) for _ in range(2))
     differ = sum(exam.differs(a.row, b.row) for a, b in zip(one.rows, other.rows, strict=True))
-    return f"the same session again gives {differ} of {len(one.rows)} other rows" if differ else "the same session again gives the same rows"
+    return (
+        f"the same session again gives {differ} of {len(one.rows)} other rows" if differ else "the same session again gives the same rows"
+    )
 
 
 RULE = Rule(
