@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from kvpact.doctor.continuation import decoded
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, failed, inconclusive, passed
 from kvpact.doctor.noise import Size
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
 
 _DECODED = 6
 _CAUSE = "a decode step sees another context than the prompt did: its mask, its positions or the cache's length"
@@ -30,7 +32,13 @@ def decode(exam: Exam) -> Verdict:
             return inconclusive(
                 f"{gap.effect:.2g} nats at {length} tokens, rounding alone gives {exam.noise.floor:.2g}: float32 would tell"
             )
+    if not compared:
+        return inconclusive("the target shows no rows to compare: log-probabilities would tell")
     return passed(f"{compared} rows equal to recomputation")
+
+
+def own_answers(exam: Exam) -> Verdict:
+    return decoded(exam, "KV101", _CAUSE, _CURE)
 
 
 RULE = Rule(
@@ -43,5 +51,8 @@ RULE = Rule(
         causes=((_CAUSE, _CURE),),
         seen_in=("ml-explore/mlx-lm#93", "huggingface/transformers#30400"),
     ),
-    ways=(Way(name="decode", needs=frozenset(), check=decode),),
+    ways=(
+        Way(name="decode", needs=frozenset(), check=decode),
+        Way(name="own answers", needs=frozenset({Capability.GENERATE}), check=own_answers),
+    ),
 )
