@@ -63,9 +63,7 @@ def _sent(exam: Exam, context: tuple[int, ...]) -> Row:
     return exam.recomputed(context)[-1]
 
 
-def _finding(
-    exam: Exam, code: str, prompt: tuple[int, ...], answer: Answer, apart: dict[int, float], remedy: tuple[str, str]
-) -> Finding:
+def _finding(exam: Exam, code: str, prompt: tuple[int, ...], answer: Answer, apart: dict[int, float], remedy: tuple[str, str]) -> Finding:
     first = next(place for place, one in apart.items() if exam.noise.size(one) is Size.FAULT)
     position = len(prompt) + first - 1
     return Finding(

@@ -64,7 +64,8 @@ def as_target(engine: Any, options: Options | None = None) -> Target:
 
         return as_callable_target(engine, name=getattr(engine, "__name__", type(engine).__name__))
     raise TargetUnusable(
-        f"{type(engine).__name__} is no engine that the doctor knows", hint="give a kvpact.doctor.Target, a callable, or text as the command line takes"
+        f"{type(engine).__name__} is no engine that the doctor knows",
+        hint="give a kvpact.doctor.Target, a callable, or text as the command line takes",
     )
 
 

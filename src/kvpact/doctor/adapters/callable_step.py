@@ -202,4 +202,10 @@ def _names(function: Any) -> frozenset[str]:
 
 def _shape(given: Any) -> str:
     kind = type(given).__name__
-    return f"{kind} of shape {list(given.shape)}" if hasattr(given, "shape") else f"{kind} of {len(given)}" if hasattr(given, "__len__") else kind
+    return (
+        f"{kind} of shape {list(given.shape)}"
+        if hasattr(given, "shape")
+        else f"{kind} of {len(given)}"
+        if hasattr(given, "__len__")
+        else kind
+    )

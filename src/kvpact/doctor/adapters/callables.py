@@ -91,7 +91,9 @@ def _imported(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise TargetUnusable(f"no module {name} in {here} or on the path", hint="run it where the file lies, or set PYTHONPATH") from error
+            raise TargetUnusable(
+                f"no module {name} in {here} or on the path", hint="run it where the file lies, or set PYTHONPATH"
+            ) from error
         raise TargetUnusable(f"importing {name} failed: {error}", hint="install what it needs into this environment") from error
     except Exception as error:  # whatever a user's module raises
         raise TargetUnusable(
