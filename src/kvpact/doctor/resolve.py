@@ -76,7 +76,9 @@ def resolve(text: str, options: Options) -> Target:
         if colon and found.name == scheme:
             return found.load()(rest, options)
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):
-        raise TargetUnusable("callables are not examined yet", hint="hf:FOLDER is")
+        from kvpact.doctor.adapters.callables import load
+
+        return load(text, vocab=options.vocab, dtype=options.dtype)
     if not colon:
         return _kvpact(text, options)
     raise TargetUnusable(f"{text!r} names no target", hint="hf:FOLDER, module:attribute, http://host:port/v1, or a model's name")
