@@ -45,6 +45,10 @@ class _Tokens:
         self._draw.shuffle(self._left)
         return self
 
+    @property
+    def left(self) -> int:
+        return len(self._left)
+
     def take(self, count: int) -> tuple[int, ...]:
         taken, self._left = self._left[:count], self._left[count:]
         return tuple(taken)
@@ -130,8 +134,9 @@ def _walking(target: Target, tokens: _Tokens) -> Iterator[Scenario]:
     steps = after.program.steps[:1]
     yield Scenario(name=after.name, program=Program(steps=(*steps, *_singly("a", 12, len(singles))), before=after.program.before))
     if target.can(Capability.REUSE):
-        size = target.block_size or 0
-        yield _hit(target, tokens.fresh(), size + 1 if 1 < size <= _MOST_COMMON else _COMMON, (6, *singles))
+        t = tokens.fresh()
+        size, room = target.block_size or 0, t.left - 13
+        yield _hit(target, t, size + 1 if 1 < size < min(room, _MOST_COMMON) else min(room, _COMMON), (6, *singles))
 
 
 def _singly(name: str, first: int, count: int) -> tuple[Step, ...]:
