@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import kvpact.doctor as doctor
 from kvpact.cli.main import build_app
 from kvpact.doctor.expectations import from_file
 from kvpact.doctor.finding import Outcome
@@ -50,3 +51,9 @@ def test_every_command_option_and_scheme_of_the_page_exists() -> None:
 def test_every_outcome_is_explained() -> None:
     rows = re.findall(r"^\| ([a-z, ]+) \|", TEXT, re.MULTILINE)
     assert {word for row in rows for word in row.split(", ")} - {"outcome"} == {outcome.value for outcome in Outcome}
+
+
+def test_every_audit_of_the_page_is_public() -> None:
+    named = set(re.findall(r"`((?:assert|audit)_\w+)", TEXT))
+    assert len(named) > 5
+    assert named <= set(doctor.__all__)
