@@ -36,8 +36,30 @@ def _of(layer: type[PreallocatedLayer]) -> Preallocated:
 
 #: What is no number spreads to every row that reads it, and no capability is what it was declared to be.
 _SPREADS = frozenset(
-    "KV002 KV101 KV102 KV103 KV104 KV105 KV106 KV107 KV108 KV201 KV202 KV203 KV204 KV205 KV206 KV211 KV216 KV301 KV302 KV305 KV310 "
-    "KV601".split()
+    [
+        "KV002",
+        "KV101",
+        "KV102",
+        "KV103",
+        "KV104",
+        "KV105",
+        "KV106",
+        "KV107",
+        "KV108",
+        "KV201",
+        "KV202",
+        "KV203",
+        "KV204",
+        "KV205",
+        "KV206",
+        "KV211",
+        "KV216",
+        "KV301",
+        "KV302",
+        "KV305",
+        "KV310",
+        "KV601",
+    ]
 )
 
 FAULTS = (
