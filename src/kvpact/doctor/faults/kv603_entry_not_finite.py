@@ -36,7 +36,7 @@ def _of(layer: type[PreallocatedLayer]) -> Preallocated:
 
 #: What is no number spreads to every row that reads it, and no capability is what it was declared to be.
 _SPREADS = frozenset(
-    [
+    {
         "KV002",
         "KV101",
         "KV102",
@@ -59,7 +59,7 @@ _SPREADS = frozenset(
         "KV305",
         "KV310",
         "KV601",
-    ]
+    }
 )
 
 FAULTS = (
