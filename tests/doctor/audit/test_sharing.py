@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from attention_modules import Axial, AxialSharedTable, built
 from torch import Tensor, nn
 from transformers import SwinConfig, SwinModel
 
+from attention_modules import Axial, AxialSharedTable, built
 from kvpact.doctor.audit.result import AuditImpossible
 from kvpact.doctor.audit.sharing import audit_sharing
 

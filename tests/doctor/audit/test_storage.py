@@ -100,7 +100,7 @@ def test_a_view_that_another_request_keeps_is_found_with_its_bytes() -> None:
     first = fed(DynamicCache())
     second = fed(DynamicCache())
     second.layers[1].values = first.layers[1].values[:, :, 1:3]
-    with pytest.raises(AuditFailed, match="anna.layers.1..values and ben.layers.1..values share memory") as raised:
+    with pytest.raises(AuditFailed, match=r"anna\.layers\[1\]\.values and ben\.layers\[1\]\.values share memory") as raised:
         assert_isolated(first, second, names=["anna", "ben"])
     (finding,) = raised.value.findings
     assert finding.where.request == "anna"

@@ -48,7 +48,7 @@ def _named(name: str, wanted: Sequence[str]) -> bool:
 def _same_modules(parts: dict[str, nn.Module]) -> list[Finding]:
     """Submodules, parts included, that are one object."""
     homes: dict[int, str] = {}
-    findings = []
+    findings: list[Finding] = []
     for name, part in parts.items():
         for inner, submodule in part.named_modules():
             path = f"{name}.{inner}".rstrip(".")

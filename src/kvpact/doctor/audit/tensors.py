@@ -65,7 +65,12 @@ def walk(thing: Any, path: str = "", seen: frozenset[int] = frozenset(), depth: 
     if isinstance(thing, Tensor):
         yield path, thing
         return
-    if depth > _DEEPEST or id(thing) in seen or isinstance(thing, (str, bytes, int, float, type)) or callable(thing) and not _holds(thing):
+    if (
+        depth > _DEEPEST
+        or id(thing) in seen
+        or isinstance(thing, (str, bytes, int, float, type))
+        or (callable(thing) and not _holds(thing))
+    ):
         return
     for step, value in _members(thing):
         yield from walk(value, path + step, seen | {id(thing)}, depth + 1)
