@@ -34,7 +34,7 @@ SAID = {
     "requests-share-a-default-buffer": "keys of layer 0 of a and keys of layer 0 of b share memory: requests are mixed",
     "layers-share-a-buffer": "keys of layer 0 of a and keys of layer 1 of a share memory: layers are mixed",
     "last-cache-kept-on-the-model": "_cache holds tensors of the last call",
-    "offset-kept-on-the-model": "offset changes with each call",
+    "positions-count-on-from-the-last-call": "offset changes with each call",
     "history-grows-in-a-buffer": "model.layers.0.self_attn.history grows with each call",
     "fewer-bits-than-declared": "away from what the cache was given",
     "outliers-clipped": "keys of layer 1",

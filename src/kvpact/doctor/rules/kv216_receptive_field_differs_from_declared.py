@@ -18,7 +18,7 @@ _LONGEST = 48
 def whole(exam: Exam) -> Verdict:
     """The whole model over one prompt: changing a token moves no row before it, and none that is farther than all windows together."""
     if not exam.exact:
-        return inconclusive("the target does not repeat itself in bits: equal shapes can't be compared")
+        return inconclusive(exam.target.lossy or "the target does not repeat itself in bits: equal shapes can't be compared")
     back = _reach(exam)
     length = exam.length(24 if back is None or back + 8 > _LONGEST else back + 8)
     tokens = exam.tokens("receptive field", length)
