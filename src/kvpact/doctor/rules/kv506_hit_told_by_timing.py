@@ -21,6 +21,8 @@ _CURE = "give each tenant a salt of its own, and make it part of every key"
 _SAMPLES, _ROUNDS, _SECONDS = 12, 4, 20.0
 #: Area under the curve from which the control must tell hits from misses, and up to which another tenant's hit may pass for a miss.
 _TOLD, _UNTOLD = 0.9, 0.65
+#: Area of the control below which more samples would not help.
+_HOPELESS = 0.75
 #: Standard errors that an area must lie from a bound.
 _SURE = 2.5
 
@@ -37,6 +39,8 @@ def tell(exam: Exam) -> Verdict:
         doubt = _SURE * _error(across, len(times["another"]))
         if control < _TOLD:
             reason = f"own hits can't be told from misses either (area {control:.2f}): longer prompts or less noise would tell"
+            if control < _HOPELESS:
+                break
         elif across <= _UNTOLD and across + doubt < _TOLD:
             return passed(f"own hits are told by time (area {control:.2f}), those of another salt are not ({across:.2f})")
         elif turn and across - doubt > _UNTOLD:
