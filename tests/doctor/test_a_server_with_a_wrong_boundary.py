@@ -79,3 +79,16 @@ def test_the_finding_repeats_on_the_faulty_server_and_not_on_a_healthy_one(model
 def examine_noise(exam: Exam) -> None:
     (measurement,) = select(("KV001",))
     measurement.ways[0].check(exam)
+
+
+def test_a_served_glass_checkpoint_is_recognised_and_names_the_foreign_token() -> None:
+    from kvpact.doctor.glass.build import glass_model
+
+    found = {}
+    for fault in (None, "one-too-long"):
+        with serving(PrefixCached(glass_model("llama"), fault), top=1000) as served:
+            target = connect(served.url)
+            found[fault] = {result.code: result for result in examine(target, select(("KV205", "KV213"))).results}
+    assert target.form is not None
+    assert found[None]["KV205"].outcome is found[None]["KV213"].outcome is Outcome.PASSED
+    assert "of request before, which had ended" in found["one-too-long"]["KV205"].reason

@@ -135,7 +135,7 @@ def test_llama_cpps_own_interface_is_understood() -> None:
         target = connect(served.url)
         row = row_of(target)
     assert target.limits.dialect.name == "llama.cpp completion"
-    assert target.limits.top == 100
+    assert target.limits.top == 300
     assert row[int(np.argmax(Toy().row(TOKENS, "")[0]))] == pytest.approx(Toy().row(TOKENS, "")[0].max())
 
 

@@ -41,8 +41,8 @@ class Server(Target):
         self.block_size = limits.block_size
         self.capabilities = _capabilities(limits)
         self.form = self._glass_form()
-        if self.form is not None:  # only tokens that it reads are sent
-            self.window, self.vocab_size = self.form.window, self.form.num_tokens
+        if self.form is not None:
+            self.window = self.form.window
             self.capabilities |= {Capability.GLASS}
 
     def _glass_form(self) -> Form | None:
