@@ -115,9 +115,9 @@ class Server(Target):
 
 
 def _capabilities(limits: Limits) -> frozenset[Capability]:
+    """Never FULL_ROWS, even where every score is shown: who shares a batch with whom is the server's choice at each moment, so no two
+    runs are sure to have equal shapes, and bits prove nothing."""
     found = {Capability.BATCH, Capability.RAGGED}
-    if limits.named_by_id and limits.top >= limits.named_below:
-        found.add(Capability.FULL_ROWS)
     if limits.cold is not None:
         found.add(Capability.REUSE)
     if limits.salt is not None:
