@@ -13,7 +13,7 @@ import numpy as np
 from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
-from kvpact.doctor.lineage import Pieces, pieces
+from kvpact.doctor.lineage import Pieces, pieces, unordered
 from kvpact.doctor.noise import Noise, Size, distance, same_bits
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
@@ -53,6 +53,7 @@ class Exam:
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
         self._plain: dict[tuple[Setting, Pieces], list[Row]] = {}
         self._power: float | None = None
+        self._steady: bool | None = None
         self._kept: dict[str, Any] = {}
 
     def kept(self, name: str, make: Callable[[], Any]) -> Any:
@@ -101,13 +102,17 @@ class Exam:
             raise OutOfTime
         return execute(program, self.target, inspect=inspect, observe=observe)
 
+    @property
+    def cold(self) -> Setting:
+        """Of sessions that take nothing over, so that a broken hit is no part of what they show."""
+        return Setting(reuse=not self.target.can(Capability.REUSE))
+
     def recomputed(self, tokens: Sequence[int]) -> list[Row]:
         """Rows of `tokens` fed at once to a fresh context that takes over nothing: what every other way must give. One row for each
         token with ALL_ROWS, else the last one's."""
         key = tuple(tokens)
         if key not in self._recomputed:
-            reuse = not self.target.can(Capability.REUSE)
-            program = Program(steps=feed("alone", key), setting=Setting(reuse=reuse))
+            program = Program(steps=feed("alone", key), setting=self.cold)
             self._recomputed[key] = [seen.row for seen in self.run(program).rows]
         return self._recomputed[key]
 
@@ -119,9 +124,16 @@ class Exam:
         return self._widest(self._with_reference([seen for seen in execution.rows if only in (None, seen.name)]))
 
     def between(self, program: Program, other: Program) -> Gap:
-        """Of two programs with the same steps."""
-        pairs = zip(self.run(program).rows, (seen.row for seen in self.run(other).rows), strict=True)
-        return self._widest(list(pairs))
+        """Of two programs that bring contexts of the same names to the same tokens: rows of `program` that `other` shows, too."""
+        shown = {(seen.name, seen.context): seen.row for seen in self.run(other).rows}
+        pairs = [(seen, shown[seen.name, seen.context]) for seen in self.run(program).rows if (seen.name, seen.context) in shown]
+        return self._widest(pairs)
+
+    def beam_gap(self, program: Program) -> Gap:
+        """Each row beside that of a batch whose contexts were fed their tokens from the beginning."""
+        shown = {(seen.name, seen.context): seen.row for batch in unordered(program) for seen in self.run(batch).rows}
+        pairs = [(seen, shown[seen.name, seen.context]) for seen in self.run(program).rows if (seen.name, seen.context) in shown]
+        return self._widest(pairs)
 
     def plain_gap(self, program: Program) -> Gap:
         """Run it, and compare each row with its plain way: the same tokens in the same pieces, alone in a session."""
@@ -162,6 +174,19 @@ class Exam:
     @property
     def powerful(self) -> bool:
         return self.noise.size(self.power) is Size.FAULT
+
+    @property
+    def steady(self) -> bool:
+        """Whether a session shows nothing of those before it: otherwise no two runs can be compared, and KV108 and KV303 say so."""
+        if self._steady is None:
+            setting = Setting(reuse=not self.target.can(Capability.REUSE))
+            program = Program(steps=feed("a", self.tokens("steady", 9), 6, 1, 1), setting=setting)
+            after = [
+                self.run(replace(program, before=(Program(steps=feed("b", self.tokens(f"steady {length}", length), length - 2)),))).rows
+                for length in (5, 30)
+            ]
+            self._steady = not any(self.differs(one.row, other.row) for one, other in zip(*after, strict=True))
+        return self._steady
 
     @property
     def judges(self) -> bool:

@@ -52,9 +52,16 @@ def _kvpact(rest: str, options: Options) -> Target:
     return load(rest, switches=options.switches, dtype=options.dtype)
 
 
+def _vllm(rest: str, options: Options) -> Target:
+    from kvpact.doctor.adapters.vllm import load
+
+    return load(rest, dtype=options.dtype)
+
+
 BUILT_IN: Mapping[str, Opener] = {
     "hf": _huggingface,
     "kvpact": _kvpact,
+    "vllm": _vllm,
     "http": partial(_server, "http"),
     "https": partial(_server, "https"),
 }

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ _CAPABILITIES = frozenset(
         Capability.TABLES,
         Capability.STEPS,
         Capability.GENERATE,
+        Capability.GLASS,
     }
 )
 _OF_REUSE = frozenset({Capability.REUSE, Capability.SALT, Capability.USAGE, Capability.COLLISIONS})
@@ -52,11 +54,7 @@ Plant = Callable[[InjectionPoints, Engine], None]
 
 
 class Kvpact(Target):
-    """One set of weights; an engine for each size of the pool. plant: brings a fault into each engine that is made.
-
-    A session without a salt forgets what earlier ones left, so equal programs show equal rows; one with a salt finds what others of
-    its salt have left.
-    """
+    """One set of weights; an engine for each size of the pool. plant: brings a fault into each engine that is made."""
 
     level = 2
 
@@ -74,11 +72,13 @@ class Kvpact(Target):
         windows = {group.visibility.window for group in decoder.layer_groups()} - {None}
         self.window = min(windows) if windows else None
 
-    def open(self, setting: Setting) -> Session:
-        engine = self.engine(setting)
-        if setting.salt is None:
+    def begin(self) -> None:
+        """Forget every prefix, so that equal programs show equal rows; the sessions of one program find what the others left."""
+        for engine in self._engines.values():
             engine.manager.reset_prefix_cache()
-        return KvpactSession(self, engine, setting)
+
+    def open(self, setting: Setting) -> Session:
+        return KvpactSession(self, self.engine(setting), setting)
 
     def engine(self, setting: Setting) -> Engine:
         """The engine that serves sessions of this setting."""
@@ -86,6 +86,26 @@ class Kvpact(Target):
         if key not in self._engines:
             self._engines[key] = self._made(setting)
         return self._engines[key]
+
+    def glass(self) -> Kvpact:
+        """The same operators and switches, the same fault where there is one, over the glass checkpoint in the model's architecture."""
+        from kvpact.doctor.glass.export import glass_folder
+        from kvpact.model.loader import load_decoder
+        from kvpact.model.tokenizer import Tokenizer
+
+        decoder, _, ops = self._parts
+        dtype = str(decoder.dtype).removeprefix("torch.")
+        kinds = {"Qwen2ForCausalLM": "qwen2", "GPT2LMHeadModel": "gpt2"}
+        kind = "mistral" if self.window else kinds.get(decoder.config.architecture.name, "llama")
+        stored = self.config.kv_cache_dtype
+        with TemporaryDirectory() as folder:
+            path, form = glass_folder(kind, Path(folder), dtype=dtype if stored == "auto" else stored)
+            glass = load_decoder(path, ops=ops, dtype=dtype, max_model_len=None)
+            tokenizer = Tokenizer.load(path)
+        config = replace(self.config, max_model_len=None)
+        twin = type(self)(glass, tokenizer, ops, config, name=f"{self.name} (glass)", plant=self._plant)
+        twin.form = form
+        return twin
 
     def _made(self, setting: Setting) -> Engine:
         decoder, tokenizer, ops = self._parts
@@ -127,8 +147,6 @@ class Kvpact(Target):
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Answer]:
         """Through the engine's public way: add, then step until all have ended."""
         engine = self.engine(setting)
-        if setting.salt is None:
-            engine.manager.reset_prefix_cache()
         shown = min(20, self.vocab_size)
         params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, logprobs=shown)
         ids, answers = dict[str, int](), dict[int, Answer]()

@@ -150,11 +150,12 @@ class Tiny(Target):
         return running[-1] if running[-1] is not asking else None
 
     # The engine.
-    def open(self, setting: Setting) -> Session:
-        pool = self.pool(setting)
-        if setting.salt is None and setting.adapter is None:
+    def begin(self) -> None:
+        for pool in self._pools.values():
             pool.forget()
-        return TinySession(self, pool, setting)
+
+    def open(self, setting: Setting) -> Session:
+        return TinySession(self, self.pool(setting), setting)
 
     def pool(self, setting: Setting) -> Pool:
         key = (setting.capacity, setting.collide)
@@ -422,4 +423,3 @@ def _weights(seed: int) -> Mapping[str, NDArray[np.float64]]:
     square = {f"{part}{layer}": draw.normal(0, 0.35, (_DIM, _DIM)) for layer in range(_LAYERS) for part in "qkvo"}
     rest = {"tokens": (_VOCAB, _DIM), "positions": (_LONGEST, _DIM), "out": (_DIM, _VOCAB)}
     return square | {name: draw.normal(0, 1, shape) for name, shape in rest.items()}
-

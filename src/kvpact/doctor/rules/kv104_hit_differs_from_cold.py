@@ -45,7 +45,7 @@ def hits(exam: Exam) -> Verdict:
         case("a longer prompt with the same beginning came before", common, 40, 1),
         *(case(f"the first {length} tokens are shared", length, 13, 5) for length in lengths(exam, (3, 16, 40))),
     ]
-    verdict = against(exam, cases, _WORDS)
+    verdict = against(exam, cases, _WORDS, reuse=True)
     if verdict.outcome is Outcome.PASSED and exam.target.can(Capability.USAGE) and not _hit(exam, cases[1][1]("control")):
         return inconclusive("nothing was taken over in these runs, so nothing was checked: is reuse on?")
     return verdict
@@ -71,7 +71,7 @@ RULE = Rule(
         ),
         checks="A prompt is fed after others that share its beginning, with reuse on; it is compared with the same prompt with reuse off.",
         matters="A hit is an optimisation that the client can't see: it must not be able to see it in the answer.",
-        lookalikes="Cold and warm prompts may run through different kernels: that stays near the floor of KV001, and warm agrees with warm.",
+        lookalikes="Cold and warm prompts may run through different kernels: that stays near the floor, and warm agrees with warm.",
         causes=(
             (_CAUSE, _CURE),
             ("the length is cut back and the arrays are not", "cut the entries to the length that is taken over, in every layer"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import unforked
 from kvpact.doctor.program import Fork, Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -21,9 +22,15 @@ def other_side(exam: Exam) -> Verdict:
 
 
 def forked(exam: Exam) -> Verdict:
-    """The same without a fork."""
-    words = Words(code="KV302", what="a forked context parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE)
-    return against(exam, _cases(exam), words)
+    """The same with both sides fed from the beginning."""
+    words = Words(
+        code="KV302",
+        what="a forked context parts from itself at position {position}, {case}",
+        expected="the log-probabilities of the same feeds, where the fork was fed from the beginning",
+        cause=_CAUSE,
+        cure=_CURE,
+    )
+    return against(exam, _cases(exam), words, gap=lambda program: exam.between(program, unforked(program)))
 
 
 def _cases(exam: Exam) -> list[Case]:
@@ -34,12 +41,13 @@ def _cases(exam: Exam) -> list[Case]:
             steps = (
                 *feed("origin", shown(exam, f"{tag} common", length)),
                 Fork("origin", "fork"),
+                *feed(second, shown(exam, f"{tag} before", 1)),
                 *feed(first, hidden(exam, tag, _FED), *[1] * _FED),
                 *feed(second, shown(exam, f"{tag} after", _FED), *[1] * _FED),
             )
             return Program(steps=steps)
 
-        return f"when the {first} goes on first, from {length} tokens", build
+        return f"when the {first} goes on in between, from {length} tokens", build
 
     return [case(length, first) for length in lengths(exam, (5, 33)) for first in ("origin", "fork")]
 
