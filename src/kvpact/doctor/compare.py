@@ -42,7 +42,7 @@ def against(exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Prog
             smallest = exam.smallest(program, lambda smaller: measure(smaller).size is Size.FAULT)
             return failed(_finding(exam, words, label, measure(smallest), smallest))
         if found.size is not Size.ROUNDING:
-            unclear = unclear or f"{found.effect:.2g} nats when {label}, where rounding alone gives {exam.noise.floor:.2g}"
+            unclear = unclear or f"{found.effect:.2g} nats ({label}), where rounding alone gives {exam.noise.floor:.2g}"
     if unclear is not None:
         return inconclusive(f"{unclear}: {exam.target.lossy or 'float32 would tell'}")
     return sure(exam, f"{compared} rows as they should be", compared)

@@ -13,7 +13,7 @@ import numpy as np
 from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
-from kvpact.doctor.lineage import Pieces, pieces
+from kvpact.doctor.lineage import Pieces, pieces, unordered
 from kvpact.doctor.noise import Noise, Size, distance, same_bits
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
@@ -120,9 +120,16 @@ class Exam:
         return self._widest(self._with_reference([seen for seen in execution.rows if only in (None, seen.name)]))
 
     def between(self, program: Program, other: Program) -> Gap:
-        """Of two programs with the same steps."""
-        pairs = zip(self.run(program).rows, (seen.row for seen in self.run(other).rows), strict=True)
-        return self._widest(list(pairs))
+        """Of two programs that bring contexts of the same names to the same tokens: rows of `program` that `other` shows, too."""
+        shown = {(seen.name, seen.context): seen.row for seen in self.run(other).rows}
+        pairs = [(seen, shown[seen.name, seen.context]) for seen in self.run(program).rows if (seen.name, seen.context) in shown]
+        return self._widest(pairs)
+
+    def beam_gap(self, program: Program) -> Gap:
+        """Each row beside that of a batch whose contexts were fed their tokens from the beginning."""
+        shown = {(seen.name, seen.context): seen.row for batch in unordered(program) for seen in self.run(batch).rows}
+        pairs = [(seen, shown[seen.name, seen.context]) for seen in self.run(program).rows if (seen.name, seen.context) in shown]
+        return self._widest(pairs)
 
     def plain_gap(self, program: Program) -> Gap:
         """Run it, and compare each row with its plain way: the same tokens in the same pieces, alone in a session."""

@@ -17,6 +17,15 @@ Pieces = tuple[tuple[int, ...], ...]
 
 def pieces(program: Program) -> dict[tuple[int, str], Pieces]:
     """By index of an Advance and name of a context: the pieces that the context was fed in, this one included."""
+    return _walked(program)[0]
+
+
+def _state(program: Program) -> tuple[dict[str, Pieces], dict[str, tuple[int, ...]]]:
+    """What each context has been fed at the end, and what waits."""
+    return _walked(program)[1:]
+
+
+def _walked(program: Program) -> tuple[dict[tuple[int, str], Pieces], dict[str, Pieces], dict[str, tuple[int, ...]]]:
     fed: dict[str, Pieces] = {}
     waiting: dict[str, tuple[int, ...]] = {}
     saved: dict[str, Pieces] = {}
@@ -31,7 +40,7 @@ def pieces(program: Program) -> dict[tuple[int, str], Pieces]:
                 found[index, name] = fed[name]
         else:
             _move(step, fed, waiting, saved)
-    return found
+    return found, fed, waiting
 
 
 def _move(step: Step, fed: dict[str, Pieces], waiting: dict[str, tuple[int, ...]], saved: dict[str, Pieces]) -> None:
@@ -58,6 +67,35 @@ def cut(whole: Pieces, length: int) -> Pieces:
         if left > 0:
             kept.append(piece[:left])
     return tuple(kept)
+
+
+def unforked(program: Program) -> Program:
+    """Each fork is fed from the beginning instead, in the pieces that its origin had."""
+    steps: list[Step] = []
+    for index, step in enumerate(program.steps):
+        if not isinstance(step, Fork):
+            steps.append(step)
+            continue
+        fed, waiting = _state(replace(program, steps=program.steps[:index]))
+        for piece in fed[step.name]:
+            steps += (Submit(step.new, piece), Advance(((step.new, len(piece)),)))
+        if waiting.get(step.name):
+            steps.append(Submit(step.new, waiting[step.name]))
+    return replace(program, steps=tuple(steps))
+
+
+def unordered(program: Program) -> list[Program]:
+    """For each call of several contexts: a batch that was fed the tokens of its contexts from the beginning, in their pieces."""
+    calls: dict[int, dict[str, Pieces]] = {}
+    for (index, name), whole in pieces(program).items():
+        calls.setdefault(index, {})[name] = whole
+    batches = []
+    for rows in calls.values():
+        if len({len(whole) for whole in rows.values()}) == 1:
+            given = (Submit(name, tuple(token for piece in whole for token in piece)) for name, whole in rows.items())
+            rounds = zip(*([(name, len(piece)) for piece in whole] for name, whole in rows.items()), strict=True)
+            batches.append(replace(program, steps=(*given, *map(Advance, rounds))))
+    return batches
 
 
 def swapped(program: Program, tokens: Mapping[int, int]) -> Program:

@@ -1,12 +1,14 @@
-"""Decode steps that see another context than the prompt did."""
+"""Decode steps that see another context than the prompt did, or weigh it otherwise."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from kvpact.doctor.adapters.huggingface import Batch, HuggingFace
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.models import tiny_gpt2
+from kvpact.doctor.faults.models import tiny_gpt2, tiny_llama
 
 
 class _RestartedPositions(HuggingFace):
@@ -17,6 +19,22 @@ class _RestartedPositions(HuggingFace):
         return healthy - healthy.min() if num_new == 1 else healthy
 
 
+class _OtherScale(HuggingFace):
+    """The decode path has an attention kernel of its own, which divides by head_dim and not by its root."""
+
+    def call(self, input_ids: Tensor, batch: Batch) -> Tensor:
+        if input_ids.shape[1] > 1:
+            return super().call(input_ids, batch)
+        layers = [layer.self_attn for layer in self.model.model.layers]
+        for layer in layers:
+            layer.scaling = layer.scaling**2
+        try:
+            return super().call(input_ids, batch)
+        finally:
+            for layer in layers:
+                layer.scaling = layer.scaling**0.5
+
+
 FAULTS = (
     Fault(
         name="learned-position-restarts-at-decode",
@@ -25,5 +43,11 @@ FAULTS = (
         make=lambda: _RestartedPositions(tiny_gpt2()),
         touches=frozenset({"KV211"}),
         like=("ml-explore/mlx-lm#93",),
+    ),
+    Fault(
+        name="decode-kernel-scales-otherwise",
+        code="KV101",
+        about="attention in decode steps is scaled by 1/head_dim",
+        make=lambda: _OtherScale(tiny_llama()),
     ),
 )

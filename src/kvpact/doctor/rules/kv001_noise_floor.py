@@ -20,6 +20,7 @@ def measure(exam: Exam) -> Verdict:
     for turn in range(_ROUNDS):
         tokens = exam.tokens(f"noise {turn}", exam.length(_LENGTH + 7 * turn))
         cold = Setting(reuse=not exam.target.can(Capability.REUSE))
+        exam.run(Program(steps=feed("a", tokens), setting=cold))  # what ran before may show in this one: KV108 looks at that
         first = exam.run(Program(steps=feed("a", tokens), setting=cold)).rows
         again = exam.run(Program(steps=feed("a", tokens), setting=cold)).rows
         repeats = repeats and all(same_bits(one.row, other.row) for one, other in zip(first, again, strict=True))

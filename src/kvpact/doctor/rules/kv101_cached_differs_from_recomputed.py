@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kvpact.doctor.compare import Case, Words, against
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Verdict, failed, inconclusive, passed
-from kvpact.doctor.noise import Size
+from kvpact.doctor.finding import Verdict
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 
@@ -13,24 +13,23 @@ _CAUSE = "a decode step sees another context than the prompt did: its mask, its 
 _CURE = "print mask, positions and cached length of the first decode step beside those of a whole pass over the same tokens"
 
 
+_WORDS = Words(
+    code="KV101",
+    what="decoding over the cache parts from recomputation at position {position}, {case}",
+    expected="the log-probabilities of the same tokens computed at once in a fresh context",
+    cause=_CAUSE,
+    cure=_CURE,
+)
+
+
 def decode(exam: Exam) -> Verdict:
     """A prompt, then single tokens, at lengths around the edges that matter."""
-    compared = 0
-    for length in exam.edges():
-        tokens = exam.tokens(f"decode {length}", length + _DECODED)
-        program = Program(steps=feed("a", tokens, length, *[1] * (_DECODED - 1)))
-        gap = exam.gap(program)
-        compared += gap.compared
-        if gap.size is Size.FAULT:
-            smallest = exam.smallest(program, lambda smaller: exam.gap(smaller).size is Size.FAULT)
-            gap = exam.gap(smallest)
-            what = f"decoding over the cache parts from recomputation at position {gap.seen.position if gap.seen else '?'}"
-            return failed(exam.finding("KV101", what, gap, smallest, cause=_CAUSE, cure=_CURE))
-        if gap.size is Size.UNCLEAR:
-            return inconclusive(
-                f"{gap.effect:.2g} nats at {length} tokens, rounding alone gives {exam.noise.floor:.2g}: float32 would tell"
-            )
-    return passed(f"{compared} rows equal to recomputation")
+
+    def case(length: int) -> Case:
+        steps = [1] * (_DECODED - 1)
+        return f"after a prompt of {length}", lambda tag: Program(steps=feed("a", exam.tokens(tag, length + _DECODED), length, *steps))
+
+    return against(exam, map(case, exam.edges()), _WORDS, gap=exam.gap)
 
 
 RULE = Rule(

@@ -71,7 +71,7 @@ RULE = Rule(
         ),
         checks="A prompt is fed after others that share its beginning, with reuse on; it is compared with the same prompt with reuse off.",
         matters="A hit is an optimisation that the client can't see: it must not be able to see it in the answer.",
-        lookalikes="Cold and warm prompts may run through different kernels: that stays near the floor of KV001, and warm agrees with warm.",
+        lookalikes="Cold and warm prompts may run through different kernels: that stays near the floor, and warm agrees with warm.",
         causes=(
             (_CAUSE, _CURE),
             ("the length is cut back and the arrays are not", "cut the entries to the length that is taken over, in every layer"),

@@ -12,7 +12,9 @@ from kvpact.doctor.target import Capability
 #: Of each draft of four tokens so many are right.
 _ACCEPTED = (1, 3, 0, 4, 2)
 _DRAFT = 4
-_CAUSE = "rejected drafts are not taken back whole: after several rejections, or once a window is full, the cache holds more or less than it says"
+_CAUSE = (
+    "rejected drafts are not taken back whole: after several of them, or once a window is full, the cache holds other tokens than it says"
+)
 _CURE = (
     "after each rejection compare the length of every layer with the tokens that were accepted; refuse drafts where a layer can't go back"
 )
@@ -47,7 +49,7 @@ RULE = Rule(
         checks="Drafts of four tokens are fed at once and partly taken back, several times; each row is compared with the same pieces "
         "without what was rejected.",
         matters="Speculation promises the same answer sooner. What a rejected draft leaves behind is in every later token.",
-        lookalikes="Verifying several tokens at once rounds otherwise than one by one: exact ties may flip, far below the floor's sixteenfold.",
+        lookalikes="Verifying several tokens at once rounds otherwise than one by one: exact ties may flip.",
         causes=(
             (_CAUSE, _CURE),
             ("a rotating cache that is full can't drop its newest entries", "keep what the window has let go of until the draft is judged"),

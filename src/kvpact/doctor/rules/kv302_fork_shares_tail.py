@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import unforked
 from kvpact.doctor.program import Fork, Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -21,9 +22,15 @@ def other_side(exam: Exam) -> Verdict:
 
 
 def forked(exam: Exam) -> Verdict:
-    """The same without a fork."""
-    words = Words(code="KV302", what="a forked context parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE)
-    return against(exam, _cases(exam), words)
+    """The same with both sides fed from the beginning."""
+    words = Words(
+        code="KV302",
+        what="a forked context parts from itself at position {position}, {case}",
+        expected="the log-probabilities of the same feeds, where the fork was fed from the beginning",
+        cause=_CAUSE,
+        cure=_CURE,
+    )
+    return against(exam, _cases(exam), words, gap=lambda program: exam.between(program, unforked(program)))
 
 
 def _cases(exam: Exam) -> list[Case]:

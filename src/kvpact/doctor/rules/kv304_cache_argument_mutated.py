@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
+from kvpact.doctor.compare import Case, Words, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.program import Load, Program, Save, Step, feed
@@ -18,14 +18,6 @@ def other_use(exam: Exam) -> Verdict:
     """The same with other tokens in the use between."""
     words = Words(code="KV304", what="another use of the same saved state shows at position {position}, {case}", cause=_CAUSE, cure=_CURE)
     return unseen(exam, _cases(exam), words)
-
-
-def used_twice(exam: Exam) -> Verdict:
-    """The same without the use between."""
-    words = Words(
-        code="KV304", what="a saved state that was used parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE
-    )
-    return against(exam, _cases(exam), words)
 
 
 def _cases(exam: Exam) -> list[Case]:
@@ -54,8 +46,5 @@ RULE = Rule(
         causes=((_CAUSE, _CURE),),
         seen_in=("huggingface/transformers#24841", "huggingface/transformers#34164", "ml-explore/mlx-lm#1097"),
     ),
-    ways=(
-        Way(name="other use", needs=frozenset({Capability.SAVE}), check=other_use, exact=True),
-        Way(name="used twice", needs=frozenset({Capability.SAVE}), check=used_twice),
-    ),
+    ways=(Way(name="other use", needs=frozenset({Capability.SAVE}), check=other_use, exact=True),),
 )

@@ -14,7 +14,13 @@ _BEAMS = ("a", "b", "c")
 _ORDERS = (("b", "a", "a"), ("c", "c", "b"), ("b", "c", "a"))
 _CAUSE = "some of a beam's state stays behind: values, a layer, the mask, the positions, what a quantised or window layer keeps apart"
 _CURE = "reorder everything that is indexed by row in one place; compare each beam's score with its tokens' without a cache"
-_WORDS = Words(code="KV305", what="a beam parts from its own tokens at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+_WORDS = Words(
+    code="KV305",
+    what="a beam parts from its own tokens at position {position}, {case}",
+    expected="the log-probabilities of a batch that was fed these tokens from the beginning",
+    cause=_CAUSE,
+    cure=_CURE,
+)
 
 
 def beams(exam: Exam) -> Verdict:
@@ -34,7 +40,7 @@ def beams(exam: Exam) -> Verdict:
 
     equal = [case((length, length, length)) for length in lengths(exam, (5, 32))]
     longest = max(lengths(exam, (9,)))
-    return against(exam, [*equal, case((longest, max(1, longest - 4), max(1, longest - 6)))], _WORDS)
+    return against(exam, [*equal, case((longest, max(1, longest - 4), max(1, longest - 6)))], _WORDS, gap=exam.beam_gap)
 
 
 RULE = Rule(

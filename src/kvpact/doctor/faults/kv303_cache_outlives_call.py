@@ -1,0 +1,88 @@
+"""Caches that a later call still sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvpact.doctor.adapters.huggingface import Batch, HuggingFace, HuggingFaceSession
+from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.models import tiny_llama
+from kvpact.doctor.target import Session, Setting
+
+
+class _KeptOnTheModel(HuggingFace):
+    """The last call's cache stays an attribute, and the next call of one context begins on top of its last entry."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.kept: Any = None
+
+    def open(self, setting: Setting) -> Session:
+        return _KeptSession(self, setting)
+
+    def mask(self, batch: Batch, num_new: int) -> Tensor | None:
+        more = batch.cache.get_seq_length() + num_new - batch.mask.shape[1]
+        return torch.cat([batch.mask.new_ones(len(batch.names), more), batch.mask], dim=1) if more > 0 else batch.mask
+
+
+class _KeptSession(HuggingFaceSession):
+    """`entries`: how many of the old ones are left."""
+
+    entries_left = 1
+
+    def _begin(self, names: list[str], lengths: list[int]) -> Batch:
+        batch = super()._begin(names, lengths)
+        kept = self._target.kept  # type: ignore[attr-defined]
+        if kept is not None and len(names) == 1:
+            for layer, (keys, values) in zip(batch.cache.layers, kept, strict=True):
+                layer.update(keys.clone(), values.clone())
+        return batch
+
+    def close(self) -> None:
+        for batch in self._batches.values():
+            ends = [(layer.keys[:1, :, -self.entries_left :], layer.values[:1, :, -self.entries_left :]) for layer in batch.cache.layers]
+            self._target.kept = ends  # type: ignore[attr-defined]
+
+
+class _OneLayerKept(_KeptOnTheModel):
+    """A reset that leaves one layer out: its old values are added to, and not replaced."""
+
+    def open(self, setting: Setting) -> Session:
+        return _OneLayerSession(self, setting)
+
+
+class _OneLayerSession(HuggingFaceSession):
+    def _begin(self, names: list[str], lengths: list[int]) -> Batch:
+        batch = super()._begin(names, lengths)
+        kept = self._target.kept  # type: ignore[attr-defined]
+        if kept is not None and len(names) == 1:
+            layer = batch.cache.layers[1]
+            update = layer.update
+            layer.update = lambda keys, values, *rest: update(keys, values + kept, *rest)
+        return batch
+
+    def close(self) -> None:
+        for batch in self._batches.values():
+            self._target.kept = batch.cache.layers[1].values[:1, :, -1:].clone()  # type: ignore[attr-defined]
+
+
+FAULTS = (
+    Fault(
+        name="cache-kept-on-the-model",
+        code="KV303",
+        about="a call begins on top of the last entry of the call before",
+        make=lambda: _KeptOnTheModel(tiny_llama()),
+        touches=frozenset({"KV108", "KV204", "KV307"}),
+        like=("turboderp-org/exllamav2#591", "huggingface/transformers#47731"),
+    ),
+    Fault(
+        name="reset-leaves-a-layer-out",
+        code="KV303",
+        about="one layer's values still hold what the call before left there",
+        make=lambda: _OneLayerKept(tiny_llama()),
+        touches=frozenset({"KV108", "KV204", "KV307"}),
+    ),
+)

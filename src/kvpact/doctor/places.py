@@ -1,0 +1,99 @@
+"""Entries that lie in another's place: compares a moved context's cache with that of the same tokens fed plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.lineage import pieces
+from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Step, Submit, Truncate, feed
+from kvpact.doctor.target import Capability
+
+#: Relative. An entry is another's when it is this near to that and this far from its own.
+NEAR, FAR = 0.02, 0.2
+
+#: Keys and values by layer: [length, num_kv_heads, head_dim].
+Cache = list[tuple[NDArray[Any], NDArray[Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misplaced:
+    """Place (layer, head) of context `name` holds what belongs to `source`. kind: "keys" or "values"."""
+
+    name: str
+    kind: str
+    place: tuple[int, int]
+    source: tuple[int, int]
+
+
+def programs(exam: Exam) -> Iterator[tuple[str, Program]]:
+    """Everything that moves entries, as far as the target can do it: each ends with contexts that are alive."""
+    can, tokens = exam.target.can, exam.tokens("places", 12)
+    yield "it was decoded", Program(steps=feed("a", tokens, 8, 1, 1, 1))
+    if can(Capability.FORK):
+        yield "it was forked", Program(steps=(*feed("a", tokens[:8]), Fork("a", "b"), *feed("b", tokens[8:10], 1)))
+    if can(Capability.SAVE):
+        yield "it was saved and loaded", Program(steps=(*feed("a", tokens[:8]), Save("a", "k"), Load("k", "b"), *feed("b", tokens[8:9])))
+    if can(Capability.TRUNCATE):
+        yield "it was cut back", Program(steps=(*feed("a", tokens), Truncate("a", 6), *feed("a", tokens[8:9])))
+    if can(Capability.BATCH, Capability.REORDER):
+        given: list[Step] = [Submit(name, (*exam.tokens(f"places {name}", 7), 9)) for name in "abc"]
+        names = ("a", "b", "c")
+        order = Reorder(names, ("c", "a", "a"))
+        steps = (*given, Advance(tuple((name, 7) for name in names)), order, Advance(tuple((name, 1) for name in names)))
+        yield "beams changed places", Program(steps=steps)
+    if can(Capability.ABORT):
+        yield "another was given up", Program(steps=(*feed("a", tokens[:6]), *feed("b", tokens[4:10]), Abort("a")))
+
+
+def misplaced(exam: Exam, program: Program) -> list[Misplaced]:
+    """Entries of living contexts that belong to another head or layer of the same context."""
+    moved = _caches(exam, program)
+    fed: dict[str, Any] = {}
+    for (_, name), whole in sorted(pieces(program).items()):
+        fed[name] = whole
+    found = []
+    for name, cache in moved.items():
+        if name not in fed:
+            continue
+        whole = fed[name]
+        flat = tuple(token for piece in whole for token in piece)
+        plain = _caches(exam, Program(steps=feed("alone", flat, *map(len, whole)), setting=program.setting))["alone"]
+        found += list(_between(name, cache, plain))
+    return found
+
+
+def _caches(exam: Exam, program: Program) -> dict[str, Cache]:
+    found: dict[str, Cache] = {}
+
+    def look(session: Any, account: Any) -> None:
+        for name in account.fed:
+            found[name] = [session.entries(name, layer) for layer in range(exam.target.num_layers or 1)]
+
+    exam.run(program, inspect=look)
+    return found
+
+
+def _between(name: str, cache: Cache, plain: Cache) -> Iterator[Misplaced]:
+    for side, kind in enumerate(("keys", "values")):
+        for layer, both in enumerate(cache):
+            for head in range(both[side].shape[1]):
+                mine = both[side][:, head]
+                if _apart(mine, plain[layer][side][:, head]) < FAR:
+                    continue
+                for other, pair in enumerate(plain):
+                    for source in range(pair[side].shape[1]):
+                        if (other, source) != (layer, head) and _apart(mine, pair[side][:, source]) < NEAR:
+                            yield Misplaced(name=name, kind=kind, place=(layer, head), source=(other, source))
+
+
+def _apart(one: NDArray[Any], other: NDArray[Any]) -> float:
+    if one.shape != other.shape:
+        return float("inf")
+    scale = float(np.linalg.norm(other))
+    return float(np.linalg.norm(one - other)) / scale if scale else float("inf")
