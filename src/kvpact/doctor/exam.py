@@ -19,7 +19,6 @@ from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 
-
 Inspect = Callable[[Session, Account], object]
 
 #: Numbers of rows that are kept for comparison: 256 MB.

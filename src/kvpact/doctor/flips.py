@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Execution, Seen
-from kvpact.doctor.finding import Finding, Where
+from kvpact.doctor.finding import Finding, Verdict, Where, inconclusive
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, Step, Submit
 from kvpact.doctor.target import Capability, Row, Setting
@@ -59,6 +59,13 @@ def clearly(exam: Exam, one: Row, other: Row) -> bool:
 
 def exactly(exam: Exam) -> bool:
     return exam.exact and not exam.target.routed and exam.target.lossy is None
+
+
+def shared_scale(exam: Exam) -> Verdict | None:
+    """Where a lossy cache may take one scale over all that it stores, content that nobody sees moves what everybody reads."""
+    if exam.target.lossy is None:
+        return None
+    return inconclusive(f"{exam.target.lossy}: their scale may be common to what must not be seen; unquantised entries would tell")
 
 
 def finding(

@@ -86,7 +86,8 @@ class HuggingFace(Target):
     def glass(self) -> HuggingFace:
         """The same class and cache around the glass checkpoint, in the model's own architecture, attention and precision; in Llama's,
         where the weights of the architecture are not known. A window is narrowed to what few tokens can cross."""
-        from kvpact.doctor.glass.build import ARCHITECTURES, form_for, glass_model
+        from kvpact.doctor.glass.build import glass_model
+        from kvpact.doctor.glass.forms import ARCHITECTURES, form_for
 
         kind = self.model.config.get_text_config().model_type
         architecture = kind if kind in ARCHITECTURES else "mistral" if self.window else "llama"
@@ -99,7 +100,7 @@ class HuggingFace(Target):
         twin = copy.copy(self)
         HuggingFace.__init__(twin, model, name=f"{self.name} (glass)", **self._given)
         dtype = str(model.dtype).removeprefix("torch.")
-        twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else self.cache.lossy)
+        twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else "lossy")
         return twin
     def module(self) -> Any:
         return self.model

@@ -18,6 +18,10 @@ class _EndedStays(HuggingFace):
 
     left: Any = None
 
+    def prepare(self, model: Any) -> Any:
+        self.left = None
+        return model
+
     def open(self, setting: Setting) -> Session:
         return _EndedSession(self, setting)
 
@@ -83,7 +87,9 @@ FAULTS = (
         code="KV204",
         about="a request goes on in the cache of the one before",
         make=lambda: _EndedStays(tiny_llama()),
-        touches=frozenset({"KV001", "KV101", "KV102", "KV103", "KV104", "KV105", "KV106", "KV107", "KV108", "KV303"}),
+        touches=frozenset(
+            {"KV001", "KV101", "KV102", "KV103", "KV104", "KV105", "KV106", "KV107", "KV108", "KV201", "KV202", "KV203", "KV205", "KV303"}
+        ),
         like=("waybarrios/vllm-mlx#380",),
     ),
     Fault(

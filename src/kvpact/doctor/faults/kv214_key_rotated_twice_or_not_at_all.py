@@ -45,12 +45,12 @@ def _twice_rotating() -> Any:
             super().__init__(config=model.config)
             self.rotary = model.model.rotary_emb
 
-        def update(self, keys: Tensor, values: Tensor, layer: int, *rest: Any, **more: Any) -> Any:
-            start = self.get_seq_length(layer)
-            cos, sin = self.rotary(values, torch.arange(start, start + keys.shape[2])[None])
-            half = keys.shape[-1] // 2
-            turned = torch.cat([-keys[..., half:], keys[..., :half]], dim=-1)
-            return super().update(keys * cos[:, None] + turned * sin[:, None], values, layer, *rest, **more)
+        def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+            start = self.get_seq_length(layer_idx)
+            cos, sin = self.rotary(value_states, torch.arange(start, start + key_states.shape[2])[None])
+            half = key_states.shape[-1] // 2
+            turned = torch.cat([-key_states[..., half:], key_states[..., :half]], dim=-1)
+            return super().update(key_states * cos[:, None] + turned * sin[:, None], value_states, layer_idx, *args, **kwargs)
 
     return TwiceRotating
 

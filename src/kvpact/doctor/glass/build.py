@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from kvpact.doctor.glass.learned import LearnedForm, learned_settings, learned_weights
-from kvpact.doctor.glass.reading import COARSE, PRECISIONS, Form
-from kvpact.doctor.glass.rotary import RotaryForm
+from kvpact.doctor.glass.learned import learned_settings, learned_weights
 from kvpact.doctor.glass.spec import FULL, GlassSpec
 from kvpact.doctor.glass.weights import settings, weights
-
-#: Architectures of Hugging Face whose weights we set; another one is examined through Llama.
-ARCHITECTURES = ("llama", "qwen2", "mistral", "gpt2")
-
-
-def form_for(architecture: str, *, dtype: str = "float32", spec: GlassSpec = FULL) -> Form:
-    """dtype: the coarsest in which entries or sums are kept; what is not known is taken for coarse."""
-    precision = PRECISIONS.get(dtype, COARSE)
-    if architecture == "gpt2":
-        return LearnedForm(precision=precision)
-    return RotaryForm(spec, architecture=architecture, precision=precision)
 
 
 def glass_model(
@@ -46,6 +34,7 @@ def glass_model(
     if architecture == "gpt2":
         config, found = config_kind(**learned_settings()), learned_weights()
     else:
+        spec = replace(spec, window=window if architecture == "mistral" else None)
         extra = {"sliding_window": window} if architecture == "mistral" else {}
         rope = {"rope_type": "default", "rope_theta": spec.rope_theta}
         config = config_kind(**settings(spec, max_positions=max_positions), rope_parameters=rope, **extra)

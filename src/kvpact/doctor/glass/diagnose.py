@@ -121,7 +121,12 @@ def _places(form: Form, layer: int, seen: LayerReading, scene: Scene, wanted: Ma
         read = {token: seen.distances[token] for token in wrong}
         yield Symptom(sign=Sign.DISTANCE, layer=layer, read=read, expected={token: distances[token] for token in wrong})
     before = [token for token, distance in distances.items() if distance == 1]
-    if seen.previous is not None and before and (seen.previous[0] != before[0] or seen.previous[1] < _SHARP):
+    if (
+        seen.previous is not None
+        and math.isfinite(form.precision.near)
+        and before
+        and (seen.previous[0] != before[0] or seen.previous[1] < _SHARP)
+    ):
         yield Symptom(sign=Sign.PREVIOUS, layer=layer, read={seen.previous[0]: seen.previous[1]}, expected={before[0]: 1.0})
     strange = sorted(t for t in wanted if t in seen.tags and not abs(seen.tags[t] - form.tag_of(t)) <= form.precision.tag)
     if strange:

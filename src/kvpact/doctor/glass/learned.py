@@ -162,7 +162,7 @@ class LearnedForm(Form):
 
     def window_of(self, distance: float) -> float:
         # One step in 64 of the ramp is a tenth of a nat: bf16 just holds it.
-        limit = 0.3 if self.precision.near <= 0.3 else 0.95
+        limit = 0.3 if self.precision.near <= 0.3 else 0.95 if math.isfinite(self.precision.near) else math.inf
         return limit if 0 <= distance < POSITIONS else math.inf
 
     def mixed(self, layer: int, visible: frozenset[int], seen: LayerReading) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ SEEN = 0.05
 @dataclass(frozen=True, kw_only=True)
 class Precision:
     """How far a healthy reading may be off. count: of one token, relative; for `k` equal tokens k times as much. near, far: a
-    distance read from the short ramp and from the long one. tag: a key's tag. Measured, with room, in tests/doctor/glass."""
+    distance read from the short ramp and from the long one, infinite where distances are not read. tag: a key's tag."""
 
     name: str
     count: float
@@ -29,11 +30,12 @@ class Precision:
     tag: float
 
 
-#: numbers stored in 8 bits are read like bf16.
 PRECISIONS: Mapping[str, Precision] = {
     "float32": Precision(name="float32", count=0.05, mass=0.01, near=0.3, far=0.3, tag=0.06),
     "float16": Precision(name="float16", count=0.05, mass=0.01, near=0.3, far=0.3, tag=0.06),
     "bfloat16": Precision(name="bfloat16", count=0.08, mass=0.02, near=0.49, far=1.0, tag=0.06),
+    # Entries are stored with so few bits that distances blur; what is seen stays clear.
+    "lossy": Precision(name="lossy", count=0.25, mass=0.1, near=math.inf, far=math.inf, tag=math.inf),
 }
 #: Where the precision isn't known.
 COARSE = PRECISIONS["bfloat16"]
@@ -71,6 +73,7 @@ class Form(ABC):
     """A glass checkpoint's construction, as far as a reader needs it.
 
     num_tokens: ids below it are input. groups: 1, or a row shows only tokens that are equal to its query modulo `groups`.
+    window: of every layer, as the checkpoint was written.
     """
 
     architecture: str
@@ -80,6 +83,7 @@ class Form(ABC):
     num_layers: int
     precision: Precision
     rotary: bool
+    window: int | None = None
 
     @abstractmethod
     def read(self, row: Row, query: int, total: float | None = None) -> Reading | None:

@@ -9,7 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpact.doctor.glass.reading import SEEN, Form, LayerReading, Precision, Reading
-from kvpact.doctor.glass.spec import KEY_TAG, PREVIOUS, RAMP, RAMP_LONG, RAMP_PAIRS, RAMP_SHORT, SPAN, TAG, UNIFORM, GlassSpec, gain, tag
+from kvpact.doctor.glass.spec import (
+    KEY_TAG,
+    MOST_WINDOW,
+    PREVIOUS,
+    RAMP,
+    RAMP_LONG,
+    RAMP_PAIRS,
+    RAMP_SHORT,
+    SPAN,
+    TAG,
+    UNIFORM,
+    GlassSpec,
+    gain,
+    tag,
+)
 from kvpact.doctor.target import Row
 
 #: Below this share a logarithm says nothing.
@@ -31,6 +45,13 @@ class RotaryForm(Form):
         self.vocab_size = spec.vocab_size
         self.num_layers = spec.num_layers
         self.precision = precision
+        self.window = spec.window
+
+    def declared_window(self, row: Row) -> int | None:
+        """What the row says of the checkpoint's window."""
+        zero, one, told = (float(row[token]) for token in (self.spec.zero, self.spec.one, self.spec.declared))
+        part = (told - zero) / (one - zero)
+        return None if math.isnan(part) or round(part * MOST_WINDOW) < 1 else round(part * MOST_WINDOW)
 
     def read(self, row: Row, query: int, total: float | None = None) -> Reading | None:
         shares = self.shares(row, query)

@@ -21,6 +21,8 @@ ROLES = (UNIFORM, RAMP_LONG, RAMP_SHORT, PREVIOUS, KEY_TAG)
 SPAN = 16.0
 #: Logit of the successor: greedy decoding counts up, over anything that is read.
 SUCCESSOR = 24.0
+#: Windows below it can be declared, exactly in bf16 too.
+MOST_WINDOW = 64
 #: What ids outside the query's group lose when only the best few are shown.
 HIDDEN = 3 * SPAN
 #: Scores: amplitude of the ramps, of each pair of `previous`, and of the tag.
@@ -33,6 +35,8 @@ LAYER_SHIFT = 7
 #: Values are scaled by 1, 2, 4 by token, and by head slot: a head that reads another's values, or a misplaced scale, is seen.
 GAINS = 3
 CARRIER = 8.0
+#: Ids behind `end` that a tokenizer may need for itself.
+SPARE = 3
 #: The norm divides by 2 ** NORM_POWER exactly.
 NORM_POWER = 2
 
@@ -40,7 +44,10 @@ NORM_POWER = 2
 @dataclass(frozen=True, kw_only=True)
 class GlassSpec:
     """num_tokens: how many ids an input may use. groups: 1 where whole rows are shown; else a row shows only the tokens that are equal
-    to the query's own modulo `groups`, so that `top` log-probabilities are enough, and queries 0, 1, 2, ... walk over all of them."""
+    to the query's own modulo `groups`, so that `top` log-probabilities are enough, and queries 0, 1, 2, ... walk over all of them.
+
+    window: of every layer; a served model tells it by the logit of id `declared`.
+    """
 
     num_tokens: int = 62
     head_dim: int = 32
@@ -49,12 +56,15 @@ class GlassSpec:
     roles: tuple[str, ...] = ROLES
     groups: int = 1
     top: int | None = None
+    window: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_tokens % self.tokens_per_head or self.num_tokens % self.groups:
             raise ValueError(f"{self.num_tokens} tokens fit neither heads of {self.tokens_per_head} nor {self.groups} groups")
         if self.hidden_size < self.num_tokens * (1 + self.num_regions) + 4:
             raise ValueError(f"{self.hidden_size} channels are too few")
+        if self.window is not None and not 1 <= self.window < MOST_WINDOW:
+            raise ValueError(f"a window of {self.window} can't be declared, 1 to {MOST_WINDOW - 1} can")
         if self.top is not None and self.shown > self.top:
             raise ValueError(f"{self.shown} ids of a row are to be read, {self.top} are shown")
 
@@ -94,18 +104,23 @@ class GlassSpec:
         return self.zero + 1
 
     @property
-    def end(self) -> int:
-        """End of text: never likely."""
+    def declared(self) -> int:
+        """The id whose logit is SPAN * window / MOST_WINDOW."""
         return self.zero + 2
 
     @property
+    def end(self) -> int:
+        """End of text: never likely."""
+        return self.zero + 3
+
+    @property
     def vocab_size(self) -> int:
-        return -(-(self.zero + 3) // 64) * 64
+        return -(-(self.end + 1 + SPARE) // 64) * 64
 
     @property
     def shown(self) -> int:
-        """Ids of a row that are read: a group in every region, `zero`, `one` and the successor."""
-        return self.num_regions * self.num_tokens // self.groups + 3
+        """Ids of a row that are read: a group in every region, `zero`, `one`, the successor, and `declared` where there is a window."""
+        return self.num_regions * self.num_tokens // self.groups + 3 + (self.window is not None)
 
     @cached_property
     def constants(self) -> tuple[int, int, int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpact.doctor.glass.spec import CARRIER, HIDDEN, NORM_POWER, SPAN, SUCCESSOR, GlassSpec, gain, tag
+from kvpact.doctor.glass.spec import CARRIER, HIDDEN, MOST_WINDOW, NORM_POWER, SPAN, SUCCESSOR, GlassSpec, gain, tag
 
 Weights = dict[str, NDArray[np.float32]]
 
@@ -120,11 +120,13 @@ def _head(spec: GlassSpec) -> NDArray[np.float32]:
         for token in range(spec.num_tokens):
             head[spec.output(layer, role, token), spec.channel(layer, role, token)] = SPAN / _scale()
     head[spec.one] = SPAN * _one(spec)
+    if spec.window is not None:
+        head[spec.declared] = SPAN * spec.window / MOST_WINDOW * _one(spec)
     ids = np.arange(spec.vocab_size)
     for query in range(spec.num_tokens):
         if spec.groups > 1:
             hidden = (ids < spec.num_tokens) | (ids > spec.one) | (ids % spec.groups != query % spec.groups)
-            hidden[[spec.zero, spec.one]] = False
+            hidden[[spec.zero, spec.one, *[spec.declared] * (spec.window is not None)]] = False
             head[hidden, query] -= HIDDEN / _scale()
         head[spec.successor(query), query] = SUCCESSOR / _scale()
     return head

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, moved, pairs
+from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Program, feed
@@ -29,7 +29,7 @@ def flip(exam: Exam) -> Verdict:
         powerless += not clearly(exam, own[0].row, own[1])
         if _first(exam, rows) is not None:
             smallest = exam.smallest(program, lambda smaller: _first(exam, _rows(exam, smaller)) is not None)
-            return failed(_told(exam, smallest))
+            return shared_scale(exam) or failed(_told(exam, smallest))
     if powerless:
         return inconclusive("the changed token hardly moves its own row: its being seen would not show either")
     return passed(f"{compared} rows stay as they are when a later token changes")
@@ -65,8 +65,8 @@ RULE = Rule(
             "logits of earlier tokens change when the prompt grows",
             "greedy text differs with and without a cache",
         ),
-        checks="Two prompts that differ in their last token, of equal shape: all rows before it must be equal to the bit, in a prompt and in "
-        "a chunk onto entries. On the glass checkpoint the rows list what they saw.",
+        checks="Two prompts that differ in their last token, of equal shape: all rows before it must be equal to the bit, in a prompt and "
+        "in a chunk onto entries. On the glass checkpoint the rows list what they saw.",
         matters="A model that sees the answer scores well and writes badly: at decoding there is no future to look at.",
         lookalikes="A prefix language model sees its whole prefix, by design. Mixture-of-experts models route rows together, and batch "
         "sizes change roundings: neither changes rows of equal shape on a dense model.",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, finding, flipped, moved, pairs
+from kvpact.doctor.flips import changed, clearly, finding, flipped, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Advance, Program, Submit
@@ -25,7 +25,7 @@ def flip(exam: Exam) -> Verdict:
     program = Program(steps=steps, setting=Setting(pad_id=pad))
     if _first(exam, program) is not None:
         smallest = exam.smallest(program, lambda smaller: _first(exam, smaller) is not None)
-        return failed(_told(exam, smallest))
+        return shared_scale(exam) or failed(_told(exam, smallest))
     own = pairs(exam.run(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
     if not all(clearly(exam, seen.row, row) for seen, row in own):
         return inconclusive("a token of the request itself hardly moves its rows: padding that is seen would not show either")

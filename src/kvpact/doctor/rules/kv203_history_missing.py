@@ -83,10 +83,10 @@ RULE = Rule(
             "repetition",
             "every token is written as if first",
         ),
-        checks="An old token is changed: rows over the cache must move wherever they move in one pass. On the glass checkpoint the rows list "
-        "what they saw, so a single missing entry is named.",
+        checks="An old token is changed: rows over the cache must move wherever they move in one pass. On the glass checkpoint the rows "
+        "list what they saw, so a single missing entry is named.",
         matters="What is not seen might as well not have been said.",
-        lookalikes="A sliding window hides old tokens by design, and eviction does by declaration: both are judged against what they declare.",
+        lookalikes="A sliding window hides old tokens by design, and eviction by declaration: both are judged against what they declare.",
         causes=(
             remedy("KV203", "all decode"),
             remedy("KV203", "upper-left"),

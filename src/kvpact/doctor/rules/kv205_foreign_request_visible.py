@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, moved, pairs
+from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Advance, Program, Step, Submit
@@ -36,7 +36,7 @@ def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...]) -> Verdict:
     program = Program(steps=(Submit("a", a), Submit("b", b), *calls), setting=cold(exam))
     if _first(exam, program) is not None:
         smallest = exam.smallest(program, lambda smaller: _first(exam, smaller) is not None)
-        return failed(_told(exam, smallest))
+        return shared_scale(exam) or failed(_told(exam, smallest))
     own = pairs(exam.run(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
     if not all(clearly(exam, seen.row, row) for seen, row in own):
         return inconclusive("a token of the request itself hardly moves its rows: a neighbour's would not show either")
@@ -69,11 +69,11 @@ RULE = Rule(
             "the answer depends on what else is running",
             "tool calls of other prompts",
         ),
-        checks="Two requests, in one call and in turns; the neighbour's tokens are changed, shapes stay: the rows of the first must be equal "
-        "to the bit. On the glass checkpoint the rows name the request whose tokens they saw, and after a hit as well.",
+        checks="Two requests, in one call and in turns; the neighbour's tokens are changed, shapes stay: the rows of the first must be "
+        "equal to the bit. On the glass checkpoint the rows name the request whose tokens they saw, and after a hit as well.",
         matters="It is the worst a cache can do: one user's words in another one's answer.",
-        lookalikes="Another batch size changes roundings; equally many neighbours of equal lengths do not. Mixture-of-experts models share "
-        "their experts' capacity among rows, and per-tensor quantisation shares a scale.",
+        lookalikes="Another batch size changes roundings; equally many neighbours of equal lengths do not. Mixture-of-experts models "
+        "share their experts' capacity among rows, and per-tensor quantisation shares a scale.",
         causes=(remedy("KV205", ""), remedy("KV205", "keys"), remedy("KV205", "ended")),
         seen_in=("waybarrios/vllm-mlx#380",),
     ),

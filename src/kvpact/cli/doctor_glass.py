@@ -1,0 +1,26 @@
+"""`kvpact doctor glass DIR`: write the transparent checkpoint, to be served by whatever engine is to be examined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def glass(
+    directory: Annotated[Path, typer.Argument(help="Where to write it: a new folder, or one that may be overwritten.")],
+    arch: Annotated[str, typer.Option(help="llama, qwen2, mistral-window or gpt2.")] = "llama",
+    top: Annotated[int | None, typer.Option(help="The server shows this many log-probabilities of a token, not all. 20 and 5 fit.")] = None,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write glass.gguf too, for llama.cpp; for llama and qwen2.")] = False,
+) -> None:
+    """Write a small checkpoint whose scores list which tokens were seen, and how far back. Serve it, then: kvpact doctor http://..."""
+    from kvpact.doctor.glass.export import export
+    from kvpact.doctor.glass.spec import spec_for
+
+    spec = spec_for(top)
+    files = export(directory, arch, spec=spec, gguf=gguf)
+    for file in files:
+        print(f"{file}  {file.stat().st_size:,} bytes")
+    shown = "whole rows" if spec.groups == 1 else f"the {spec.shown} best log-probabilities"
+    print(f"{spec.num_tokens if arch != 'gpt2' else 62} tokens; read from {shown}")
