@@ -249,4 +249,3 @@ class KvpactSession(Session):
 
 def _missing(choice: Choice) -> int:
     return choice.sequence.num_tokens - choice.sequence.num_computed_tokens
-

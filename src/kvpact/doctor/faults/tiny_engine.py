@@ -422,4 +422,3 @@ def _weights(seed: int) -> Mapping[str, NDArray[np.float64]]:
     square = {f"{part}{layer}": draw.normal(0, 0.35, (_DIM, _DIM)) for layer in range(_LAYERS) for part in "qkvo"}
     rest = {"tokens": (_VOCAB, _DIM), "positions": (_LONGEST, _DIM), "out": (_DIM, _VOCAB)}
     return square | {name: draw.normal(0, 1, shape) for name, shape in rest.items()}
-

@@ -55,7 +55,7 @@ def generate(target: Tiny, prompts: Sequence[Sequence[int]], new_tokens: int, se
 
 def _step(target: Tiny, session: TinySession, one: Running, running: list[Running]) -> None:
     """Feed what waits. Where there is no room, somebody gives way, and this one tries again in the next round."""
-    held = {name: context for name, context in session.contexts.items()}
+    held = dict(session.contexts)
     session.contexts = {name: context for name, context in held.items() if name == one.name}  # others are not preempted by a feed
     try:
         rows = session.feed({one.name: one.waits})[one.name]

@@ -1,0 +1,81 @@
+"""What is written for one context lies nowhere in another's."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.life import by_state, entries_after_feeds, exact_entries
+from kvpact.doctor.noise import same_bits
+from kvpact.doctor.program import Program, feed
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
+
+_EXPECTED = "every entry in a place that one context alone writes"
+_CAUSE = (
+    "two contexts got the same block or region: an allocator that forgets what it gave, or places that are computed past the end of a "
+    "region"
+)
+_CURE = "assert that a written block has one holder; give each region an end, and check it before the write"
+
+
+def neighbour(exam: Exam) -> Verdict:
+    """One context's entries are the same bits after another one was fed."""
+    if not exact_entries(exam):
+        return inconclusive("entries are stored in a lossy format, which may be written anew")
+    size = exam.target.block_size or 16
+    for length in (size - 1 or 1, size, size + 1):
+        one, two = exam.tokens(f"overlap {length}", length), exam.tokens(f"overlap other {length}", 2 * size)
+        program = Program(steps=(*feed("a", one), *feed("b", two), *feed("b", two[:1])))
+        stages = entries_after_feeds(exam, program)
+        for before, after in pairwise(stages):
+            moved = [index for index, (old, new) in enumerate(zip(before, after, strict=True)) if not same_bits(old, new)]
+            if moved:
+                got = f"feeding another context changed entries of one with {length} tokens"
+                return failed(
+                    Finding(
+                        code="KV410",
+                        what=got,
+                        expected=_EXPECTED,
+                        got=got,
+                        where=Where(request="a", layer=moved[0] // 2),
+                        exact=True,
+                        cause=_CAUSE,
+                        cure=_CURE,
+                        program=program,
+                    )
+                )
+    return passed("feeding one context leaves the entries of another as they were")
+
+
+RULE = Rule(
+    code="KV410",
+    page=Page(
+        symptoms=(
+            "neighbours' words appear",
+            "two conversations mix under load",
+            "answers change when a second request starts",
+        ),
+        checks=(
+            "What kernels write and what contexts hold: one place, two writers. Without that: the entries of one context before and "
+            "after another one is fed."
+        ),
+        matters="One request reads the other's context, from both sides.",
+        lookalikes="Contexts with an equal prefix share blocks that nobody writes: that is no overlap.",
+        causes=((_CAUSE, _CURE),),
+        seen_in=(
+            "ggml-org/llama.cpp#28056",
+            "vllm-project/vllm#43810",
+        ),
+    ),
+    ways=(
+        Way(
+            name="state",
+            needs=frozenset({Capability.TABLES}),
+            check=by_state("KV410", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
+            exact=True,
+        ),
+        Way(name="neighbour", needs=frozenset({Capability.ENTRIES}), check=neighbour, exact=True),
+    ),
+)

@@ -1,0 +1,91 @@
+"""Hits of every length around a block's edge, with every length behind them, give what a cold context gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Verdict, failed, inconclusive, passed
+from kvpact.doctor.noise import Size
+from kvpact.doctor.program import Program
+from kvpact.doctor.reuse import Hit, after, only_by_reuse, taken
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
+
+_CAUSE = "what is taken over is one token, or one block, longer or shorter than what is left to compute begins"
+_CURE = "derive the start of what is computed from the hit's length alone, and keep one token to compute on an exact hit"
+
+
+def sweep(exam: Exam) -> Verdict:
+    """Partial, exact and extending hits, and hits on a longer entry. Wrong at some of these lengths and right at others is a boundary."""
+    hits: list[Hit] = []
+    wrong: list[tuple[str, Hit]] = []
+    unclear: list[str] = []
+    for kind, program in _programs(exam):
+        hit = taken(exam, program)
+        if hit.gap.size is Size.FAULT and only_by_reuse(exam, program):
+            wrong.append((kind, hit))
+        elif hit.gap.size is Size.UNCLEAR:
+            unclear.append(f"{kind}: {hit.gap.effect:.2g} nats")
+        elif hit.cached:
+            hits.append(hit)
+    if not wrong:
+        if unclear:
+            return inconclusive(f"{unclear[0]}, rounding alone gives {exam.noise.floor:.2g}: float32 would tell")
+        if not hits:
+            return inconclusive("nothing was hit: prompts may be too short for this engine's reuse, or it is switched off")
+        lengths = sorted({hit.cached for hit in hits})
+        return passed(f"{len(hits)} hits of {lengths[0]} to {lengths[-1]} tokens equal to cold contexts")
+    if not hits:
+        return inconclusive("every hit differs from a cold context, at whatever length: no boundary decides")
+    kind, first = wrong[0]
+    smallest = exam.smallest(first.program, lambda smaller: only_by_reuse(exam, smaller))
+    gap = exam.gap(smallest, "b")
+    what = f"a {kind} differs from a cold context, as do {len(wrong) - 1} more; {len(hits)} hits of other lengths do not"
+    return failed(exam.finding("KV504", what, gap, smallest, cause=_CAUSE, cure=_CURE))
+
+
+def _programs(exam: Exam) -> Iterator[tuple[str, Program]]:
+    """At a block size that is not known, 16 is as good as any: engines that reuse token by token have no edge to miss."""
+    size = exam.target.block_size or 16
+    if size == 1:
+        size = 4
+    common, other, end = (exam.tokens(f"boundary {part}", 4 * size) for part in ("common", "other", "end"))
+    for shared in (size - 1, size, size + 1, 2 * size - 1, 2 * size, 2 * size + 1):
+        for suffix in (1, 2, size):
+            first, second = common[:shared] + other[: size + 1], common[:shared] + end[:suffix]
+            yield f"partial hit with {shared} tokens in common and {suffix} behind them", after(first, second)
+        yield (
+            f"partial hit with {shared} tokens in common, which goes on",
+            after(common[:shared] + other[:2], common[:shared] + end[:4], 1, 1),
+        )
+    for length in (size, size + 1, 2 * size - 1, 2 * size, 2 * size + 1):
+        yield f"exact hit of {length} tokens", after(common[:length], common[:length])
+        yield f"hit on a longer entry with {length} tokens", after(common[: length + size], common[:length])
+        yield f"hit of {length} tokens that goes on", after(common[:length], common[:length] + end[:3], 1, 1)
+
+
+RULE = Rule(
+    code="KV504",
+    page=Page(
+        symptoms=(
+            "second answer to the same question is wrong",
+            "garbage on partial prefix hits, exact hits fine",
+            "an identical prompt fails the second time",
+            "wrong only for some prompt lengths with prefix caching",
+        ),
+        checks=(
+            "Hits with every length in common around a block's edge and every length behind it: partial, exact, extending, and on a longer "
+            "entry, each against a cold context. Some lengths wrong and others right is this rule's."
+        ),
+        matters="Shared prefixes are of any length. A boundary that is missed by one shifts positions or drops a token, in fluent text.",
+        lookalikes="A warm context may take another kernel than a cold one: rounding, which the floor allows for.",
+        causes=(
+            (_CAUSE, _CURE),
+            ("a hit of the whole prompt leaves nothing to compute", "compute the last token again, for its row is needed"),
+            ("what is trimmed for an exact hit is trimmed for every hit", "trim only there"),
+        ),
+        seen_in=("waybarrios/vllm-mlx#311", "ngxson/wllama#114", "waybarrios/vllm-mlx#380"),
+    ),
+    ways=(Way(name="sweep", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=sweep),),
+)

@@ -1,0 +1,120 @@
+"""Time must not tell whether somebody with another salt has sent the same prompt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from uuid import uuid4
+
+import numpy as np
+
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.program import Program, feed
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability, Setting
+
+_CAUSE = "entries are shared across tenants: a prompt that somebody else has sent is answered sooner"
+_CURE = "give each tenant a salt of its own, and make it part of every key"
+
+#: Samples of each kind in a round. Most seconds that the rule takes.
+_SAMPLES, _SECONDS = 12, 20.0
+#: Area under the curve from which the control must tell hits from misses, and up to which another tenant's hit may pass for a miss.
+_TOLD, _UNTOLD = 0.9, 0.65
+#: Standard errors that an area must lie from a bound.
+_SURE = 2.5
+
+
+def tell(exam: Exam) -> Verdict:
+    """First feeds of prompts that a tenant has sent itself, that another one has sent, and that nobody has, in random order. A finding
+    must show twice."""
+    seen = []
+    for turn in range(2):
+        times = _times(exam, turn)
+        if times is None:
+            return inconclusive(f"{_SAMPLES} samples of each kind take longer than {_SECONDS:g} s here")
+        control, across = (_area(times["nobody"], times[kind]) for kind in ("itself", "another"))
+        if control - _SURE * _error(control) < _TOLD - 0.15 or control < _TOLD:
+            return inconclusive(f"own hits can't be told from misses either (area {control:.2f}): longer prompts or less noise would tell")
+        seen.append(across)
+        if across + _SURE * _error(across) < _TOLD and across <= _UNTOLD:
+            return passed(f"own hits are told by time (area {control:.2f}), those of another salt are not ({across:.2f})")
+        if across - _SURE * _error(across) <= _UNTOLD:
+            return inconclusive(f"area {across:.2f} for another salt's prompts, {control:.2f} for own ones: more samples would tell")
+    return failed(_finding(exam, seen))
+
+
+def _times(exam: Exam, turn: int) -> dict[str, list[float]] | None:
+    """Seconds of the second of two sessions, by who had sent its prompt in the first: every kind does the same work."""
+    length = exam.length(512)
+    draw = exam.random(f"timing {turn}")
+    kinds = ["nobody", "itself", "another"] * _SAMPLES
+    draw.shuffle(kinds)
+    times: dict[str, list[float]] = {"nobody": [], "itself": [], "another": []}
+    start = time.monotonic()
+    for kind in ["nobody", "itself", "another", *kinds]:
+        if time.monotonic() - start > _SECONDS:
+            return None
+        times[kind].append(_sample(exam, kind, length))
+    return {kind: taken[1:] for kind, taken in times.items()}  # the first of each warms up
+
+
+def _sample(exam: Exam, kind: str, length: int) -> float:
+    fresh = uuid4().hex
+    asked, unrelated = (exam.tokens(f"timing {what} {fresh}", length) for what in ("asked", "unrelated"))
+    sent, sender = (unrelated if kind == "nobody" else asked), ("me" if kind == "itself" else "you")
+    exam.run(Program(steps=feed("a", sent), setting=Setting(salt=f"{sender} {fresh}")))
+    session = exam.target.open(Setting(salt=f"me {fresh}"))
+    try:
+        start = time.perf_counter()
+        session.feed({"b": asked})
+        return time.perf_counter() - start
+    finally:
+        session.close()
+
+
+def _area(slow: Sequence[float], fast: Sequence[float]) -> float:
+    """How often a sample of `fast` takes less time than one of `slow`: 0.5 where nothing tells them apart."""
+    a, b = np.array(slow)[:, None], np.array(fast)[None, :]
+    return float(((b < a) + 0.5 * (a == b)).mean())
+
+
+def _error(area: float) -> float:
+    """Standard error after Hanley and McNeil (1982), for equally many samples of both kinds."""
+    one, both = area / (2 - area), 2 * area * area / (1 + area)
+    variance = area * (1 - area) + (_SAMPLES - 1) * (one - area * area + both - area * area)
+    return float(np.sqrt(max(variance, 1e-4)) / _SAMPLES)
+
+
+def _finding(exam: Exam, areas: Sequence[float]) -> Finding:
+    tokens = exam.tokens("timing asked", exam.length(512))
+    before = Program(steps=feed("a", tokens), setting=Setting(salt="you"))
+    return Finding(
+        code="KV506",
+        what="time tells whether another tenant has sent a prompt",
+        expected=f"an area under the curve of 0.5, at most {_UNTOLD}",
+        got=f"areas of {', '.join(f'{area:.2f}' for area in areas)} in two rounds of {_SAMPLES} samples of each kind",
+        where=Where(request="b"),
+        exact=False,
+        cause=_CAUSE,
+        cure=_CURE,
+        program=Program(steps=feed("b", tokens), setting=Setting(salt="me"), before=(before,)),
+        evidence={"areas": list(areas)},
+    )
+
+
+RULE = Rule(
+    code="KV506",
+    page=Page(
+        symptoms=("first token comes sooner for a prompt that another user sent", "prompts can be guessed by time"),
+        checks=(
+            "First feeds of prompts that the tenant has sent itself (the control: those must be told), that one with another salt has "
+            "sent, and that nobody has sent, in random order; the area under the curve says how well time tells them apart."
+        ),
+        matters="System prompts and documents of one tenant can be guessed, piece by piece, by another.",
+        lookalikes="Noise in time fakes and hides: too few samples, or a control that is not told, are inconclusive.",
+        causes=((_CAUSE, _CURE),),
+        seen_in=("vllm-project/vllm#16016", "vllm-project/vllm#17045"),
+    ),
+    ways=(Way(name="tell", needs=frozenset({Capability.REUSE, Capability.SALT}), check=tell),),
+)
