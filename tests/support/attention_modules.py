@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -75,7 +74,7 @@ class Fused(Causal):
     """The same through torch's fused attention."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask(q.shape[-2], k.shape[-2]))
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=self.mask(q.shape[-2], k.shape[-2]))
 
 
 class Line(nn.Module):

@@ -6,6 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvpact.doctor.audit import (
+        Audit,
+        AuditFailed,
+        assert_isolated,
+        assert_write_lands,
+        audit_lifetime,
+        audit_masks,
+        audit_module_state,
+        audit_numbers,
+        audit_sharing,
+        audit_storage,
+        audit_visibility,
+    )
     from kvpact.doctor.checks import Check, parametrize_with_checks
     from kvpact.doctor.engine_check import ContractBroken, as_target, check_engine, replay
     from kvpact.doctor.finding import Finding, Outcome, Report, Result, Where
@@ -26,6 +39,19 @@ if TYPE_CHECKING:
     from kvpact.doctor.target import Capability, Memory, Session, Setting, Target
 
 _HOMES = {
+    "audit": (
+        "Audit",
+        "AuditFailed",
+        "assert_isolated",
+        "assert_write_lands",
+        "audit_lifetime",
+        "audit_masks",
+        "audit_module_state",
+        "audit_numbers",
+        "audit_sharing",
+        "audit_storage",
+        "audit_visibility",
+    ),
     "checks": ("Check", "parametrize_with_checks"),
     "engine_check": ("ContractBroken", "as_target", "check_engine", "replay"),
     "finding": ("Finding", "Outcome", "Report", "Result", "Where"),
@@ -37,6 +63,8 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Abort",
     "Advance",
+    "Audit",
+    "AuditFailed",
     "Capability",
     "Check",
     "ContractBroken",
@@ -60,6 +88,15 @@ __all__ = [
     "Wait",
     "Where",
     "as_target",
+    "assert_isolated",
+    "assert_write_lands",
+    "audit_lifetime",
+    "audit_masks",
+    "audit_module_state",
+    "audit_numbers",
+    "audit_sharing",
+    "audit_storage",
+    "audit_visibility",
     "check_engine",
     "parametrize_with_checks",
     "replay",

@@ -7,16 +7,19 @@ tokens where no watched context can see them, in equal shapes, so that bits must
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.lineage import swapped
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program
+from kvpact.doctor.target import Capability
 
 #: A name for what is tried, and the program for a tag that its tokens are drawn by.
 Case = tuple[str, Callable[[str], Program]]
+
+_UNSTEADY = "what ran before shows in what runs now, as KV108 tells: runs can't be compared"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +33,16 @@ class Words:
     expected: str = "the log-probabilities of the same tokens in the same pieces, alone in a session"
 
 
-def against(exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Program], Gap] | None = None) -> Verdict:
-    """gap: how a program is measured, beside its plain way by default."""
+def against(
+    exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Program], Gap] | None = None, *, reuse: bool = False
+) -> Verdict:
+    """gap: how a program is measured, beside its plain way by default. reuse: whether programs may hit what earlier ones left."""
     measure = gap or exam.plain_gap
+    if not exam.steady:
+        return inconclusive(_UNSTEADY)
     compared, unclear = 0, None
     for label, build in cases:
-        program = build(label)
+        program = build(label) if reuse else cold(exam, build(label))
         found = measure(program)
         compared += found.compared
         if found.size is Size.FAULT and _confirmed(exam, label, build, measure):
@@ -50,7 +57,15 @@ def against(exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Prog
 
 def _confirmed(exam: Exam, label: str, build: Callable[[str], Program], measure: Callable[[Program], Gap]) -> bool:
     """A router that rounding pushes to another expert moves one row far; a fault moves those of other tokens as well."""
-    return not exam.target.routed or all(measure(build(f"{label}, again {turn}")).size is Size.FAULT for turn in range(2))
+    again = (cold(exam, build(f"{label}, again {turn}")) for turn in range(2))
+    return not exam.target.routed or all(measure(program).size is Size.FAULT for program in again)
+
+
+def cold(exam: Exam, program: Program) -> Program:
+    """In a session that takes over nothing: what reuse does wrong is no concern of a rule about something else."""
+    if not exam.target.can(Capability.REUSE):
+        return program
+    return replace(program, setting=replace(program.setting, reuse=False))
 
 
 def sure(exam: Exam, looked_at: str, compared: int) -> Verdict:
@@ -84,18 +99,26 @@ def _finding(exam: Exam, words: Words, label: str, gap: Gap, program: Program) -
     )
 
 
-def unseen(exam: Exam, cases: Iterable[Case], words: Words) -> Verdict:
-    """Each program draws what must not be seen by `hidden`; rows whose context holds none of it must not change with it."""
+def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions: bool = False) -> Verdict:
+    """Each program draws what must not be seen by `hidden`; rows whose context holds none of it must not change with it.
+
+    between_sessions: whether it is what sessions leave behind that is looked for.
+    """
     if exam.target.vocab_size < 16:
         return inconclusive("a vocabulary of under 16 tokens is too small to hide some")
+    if not exam.steady and not between_sessions:
+        return inconclusive(_UNSTEADY)
     compared = 0
     for label, build in cases:
-        program = build(label)
-        effect, count, _, _ = _moved(exam, program)
-        compared += count
-        if effect is not None:
-            smallest = exam.smallest(program, lambda smaller: _moved(exam, smaller)[0] is not None)
-            return failed(_seen(exam, words, label, smallest))
+        program = cold(exam, build(label))
+        moved = _moved(exam, program)
+        compared += moved.compared
+        if moved.effect is not None:
+            smallest = exam.smallest(program, lambda smaller: _moved(exam, smaller).effect is not None)
+            again = _moved(exam, smallest)
+            if again.effect is None:  # seen once: what ran in between shows as well
+                smallest, again = program, moved
+            return failed(_seen(exam, words, label, smallest, again))
     return sure(exam, f"{compared} rows stay as they are when other content changes", compared)
 
 
@@ -110,8 +133,17 @@ def shown(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:
     return tuple(draw.randrange(min(8, vocab // 8), vocab // 2) for _ in range(length))
 
 
-def _moved(exam: Exam, program: Program) -> tuple[float | None, int, str | None, dict[int, float]]:
-    """The largest effect of other hidden tokens on rows that may not see them, None for none; rows compared; whose; by position."""
+@dataclass(frozen=True, kw_only=True)
+class _Moved:
+    """Of rows that may not see the hidden tokens: the largest effect of changing those, None for none, and whose row that is."""
+
+    effect: float | None
+    compared: int
+    owner: str | None
+    by_position: dict[int, float]
+
+
+def _moved(exam: Exam, program: Program) -> _Moved:
     half, quarter = exam.target.vocab_size // 2, exam.target.vocab_size // 4
     other = {token: token + quarter for token in range(half, half + quarter)}
     one, two = exam.run(program), exam.run(swapped(program, other))
@@ -125,25 +157,24 @@ def _moved(exam: Exam, program: Program) -> tuple[float | None, int, str | None,
             by_position[a.position] = max(apart, by_position.get(a.position, 0.0))
             if effect is None or apart > effect:
                 effect, owner = apart, a.name
-    return effect, count, owner, by_position
+    return _Moved(effect=effect, compared=count, owner=owner, by_position=by_position)
 
 
-def _seen(exam: Exam, words: Words, label: str, program: Program) -> Finding:
-    effect, _, owner, by_position = _moved(exam, program)
-    position = max(by_position, key=lambda place: by_position[place]) if by_position else None
+def _seen(exam: Exam, words: Words, label: str, program: Program, moved: _Moved) -> Finding:
+    position = max(moved.by_position, key=lambda place: moved.by_position[place])
     return Finding(
         code=words.code,
         what=words.what.format(position=position, case=label),
         expected="the same bits, for nothing that this context may see has changed" if exam.exact else "the same row but for rounding",
-        got=f"rows up to {effect or 0.0:.3g} nats apart when the other content changes",
-        where=Where(request=owner, position=position),
+        got=f"rows up to {moved.effect:.3g} nats apart when the other content changes",
+        where=Where(request=moved.owner, position=position),
         exact=exam.exact,
-        effect=effect,
+        effect=moved.effect,
         floor=exam.noise.floor,
         cause=words.cause,
         cure=words.cure,
         program=program,
-        evidence={"differences": {str(place): by_position[place] for place in sorted(by_position)}},
+        evidence={"differences": {str(place): moved.by_position[place] for place in sorted(moved.by_position)}},
     )
 
 

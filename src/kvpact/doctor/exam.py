@@ -53,6 +53,7 @@ class Exam:
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
         self._plain: dict[tuple[Setting, Pieces], list[Row]] = {}
         self._power: float | None = None
+        self._steady: bool | None = None
         self._kept: dict[str, Any] = {}
 
     def kept(self, name: str, make: Callable[[], Any]) -> Any:
@@ -169,6 +170,19 @@ class Exam:
     @property
     def powerful(self) -> bool:
         return self.noise.size(self.power) is Size.FAULT
+
+    @property
+    def steady(self) -> bool:
+        """Whether a session shows nothing of those before it: otherwise no two runs can be compared, and KV108 and KV303 say so."""
+        if self._steady is None:
+            setting = Setting(reuse=not self.target.can(Capability.REUSE))
+            program = Program(steps=feed("a", self.tokens("steady", 9), 6, 1, 1), setting=setting)
+            after = [
+                self.run(replace(program, before=(Program(steps=feed("b", self.tokens(f"steady {length}", length), length - 2)),))).rows
+                for length in (5, 30)
+            ]
+            self._steady = not any(self.differs(one.row, other.row) for one, other in zip(*after, strict=True))
+        return self._steady
 
     @property
     def judges(self) -> bool:

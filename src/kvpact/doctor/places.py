@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvpact.doctor.compare import cold
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.lineage import pieces
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Step, Submit, Truncate, feed
@@ -68,14 +69,14 @@ def misplaced(exam: Exam, program: Program) -> list[Misplaced]:
     return found
 
 
-def _caches(exam: Exam, program: Program) -> dict[str, Cache]:
+def _caches(exam: Exam, moved: Program) -> dict[str, Cache]:
     found: dict[str, Cache] = {}
 
     def look(session: Any, account: Any) -> None:
         for name in account.fed:
             found[name] = [session.entries(name, layer) for layer in range(exam.target.num_layers or 1)]
 
-    exam.run(program, inspect=look)
+    exam.run(cold(exam, moved), inspect=look)
     return found
 
 
@@ -93,7 +94,8 @@ def _between(name: str, cache: Cache, plain: Cache) -> Iterator[Misplaced]:
 
 
 def _apart(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Of most tokens: what was computed after a mix-up is nobody's, and what was there before it shows whose it is."""
     if one.shape != other.shape:
         return float("inf")
-    scale = float(np.linalg.norm(other))
-    return float(np.linalg.norm(one - other)) / scale if scale else float("inf")
+    scale = np.linalg.norm(other, axis=-1)
+    return float(np.median(np.linalg.norm(one - other, axis=-1) / np.maximum(scale, np.finfo(np.float32).tiny)))

@@ -15,7 +15,7 @@ class Stored:
 
     key_axis, value_axis: "token" when a group lies along the positions of one channel, "channel" when it lies along one position's
     channels. exact_tail: the newest so many positions are kept as they were given. slack: rounding of the scale itself, as a share
-    of a step.
+    of a step. read: rounding of the dtype that entries are read back in, as a share of their size: 2**-24 for fp32, 2**-8 for bf16.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Stored:
     value_axis: str = "channel"
     exact_tail: int = 0
     slack: float = 0.02
+    read: float = 2.0**-20
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 16:
@@ -47,7 +48,7 @@ class Stored:
         step = (groups.max(-1) - groups.min(-1)) / (2**self.bits - 1)
         members = self.group or moved.shape[-1]
         each = np.repeat(step.reshape(*moved.shape[:-1], -1), members, axis=-1)[..., : moved.shape[-1]]
-        bound = each * (0.5 + self.slack) + 1e-6 * np.abs(moved)
+        bound = each * (0.5 + self.slack) + self.read * (np.abs(moved) + each)
         if self._axis(kind) == "token":
             bound = np.moveaxis(bound, -1, 0)
         if self.exact_tail:

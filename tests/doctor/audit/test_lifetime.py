@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from attention_modules import GivenCache, SelfCache, built
 from transformers import DynamicCache
 
+from attention_modules import GivenCache, SelfCache, built
 from kvpact.doctor.adapters.huggingface import HuggingFace
 from kvpact.doctor.audit.lifetime import audit_lifetime, module_holds_entries
 from kvpact.doctor.audit.result import AuditImpossible

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from attention_modules import Causal, Fused, GivenCache, SelfCache, built
 from torch import Tensor, nn
 
+from attention_modules import Causal, Fused, GivenCache, SelfCache, built
 from kvpact.doctor.audit.masks import audit_masks
 from kvpact.doctor.audit.result import AuditImpossible
 
@@ -20,7 +19,7 @@ class Added(Causal):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         seen = self.mask(q.shape[-2], k.shape[-2])
         mask = torch.zeros(seen.shape).masked_fill(~seen, LOWEST)
-        return F.softmax((q @ k.transpose(-1, -2) + mask) / q.shape[-1] ** 0.5, dim=-1, dtype=torch.float32) @ v
+        return nn.functional.softmax((q @ k.transpose(-1, -2) + mask) / q.shape[-1] ** 0.5, dim=-1, dtype=torch.float32) @ v
 
 
 class InPlace(Causal):
@@ -99,7 +98,7 @@ class Implied(GivenCache):
     """A chunk over cached keys by the kernel's own causal mask."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def test_an_implied_mask_over_cached_keys_is_found_and_over_none_is_not() -> None:

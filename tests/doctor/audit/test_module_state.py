@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from attention_modules import Causal, GivenCache, SelfCache, built
 from torch import Tensor, nn
 
+from attention_modules import Causal, GivenCache, SelfCache, built
 from kvpact.doctor.audit.module_state import audit_module_state
 from kvpact.doctor.audit.result import Audit, AuditFailed, AuditImpossible
 
@@ -44,7 +44,7 @@ def test_a_cache_in_an_attribute_is_named_with_its_growth_and_its_harm() -> None
     # Keys and values: 6 positions of 16 numbers of 4 bytes each, then 12.
     assert finding.evidence["bytes"] == [0, 768, 1536]
     assert finding.got.endswith("the same input gives another answer the second time")
-    with pytest.raises(AuditFailed, match="0.cache grows with each call"):
+    with pytest.raises(AuditFailed, match=r"0\.cache grows with each call"):
         found.check()
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from attention_modules import Axial, AxialSharedTable, built
 from torch import Tensor, nn
 from transformers import SwinConfig, SwinModel
 
+from attention_modules import Axial, AxialSharedTable, built
 from kvpact.doctor.audit.result import AuditImpossible
 from kvpact.doctor.audit.sharing import audit_sharing
 
@@ -28,9 +28,7 @@ def test_independent_rows_and_columns_pass() -> None:
 def test_a_shared_table_of_positions_is_named() -> None:
     (finding,) = audit(built(AxialSharedTable)).findings
     assert finding.code == "KV306"
-    assert finding.what == (
-        "row_attention.relative_position_table and column_attention.relative_position_table lie in the same memory"
-    )
+    assert finding.what == ("row_attention.relative_position_table and column_attention.relative_position_table lie in the same memory")
     assert finding.got.startswith("36 common bytes")
 
 

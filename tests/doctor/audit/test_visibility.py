@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attention_modules import Axial, AxialLeak, AxialSequential, Causal, Fused, Line, SelfCache, built
 from torch import Tensor
 from transformers import SwinConfig
 from transformers.models.swin.modeling_swin import SwinLayer
 
+from attention_modules import Axial, AxialLeak, AxialSequential, Causal, Fused, Line, SelfCache, built
 from kvpact.doctor.audit.result import AuditFailed, AuditImpossible
 from kvpact.doctor.audit.visibility import audit_visibility, axial, matrix, receptive_field, shifted_windows
 from kvpact.doctor.faults.models import VOCAB, tiny_llama, tiny_mistral

@@ -18,7 +18,15 @@ from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
 
 _OF_MODEL = frozenset(
-    {Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.PADDING, Capability.MODULE, Capability.WRITTEN}
+    {
+        Capability.ALL_ROWS,
+        Capability.FULL_ROWS,
+        Capability.CHUNK,
+        Capability.BATCH,
+        Capability.PADDING,
+        Capability.MODULE,
+        Capability.WRITTEN,
+    }
 )
 #: Models below this many parameters are faster on one thread.
 _SMALL = 50_000_000
@@ -102,6 +110,7 @@ class HuggingFace(Target):
         dtype = str(model.dtype).removeprefix("torch.")
         twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else "lossy")
         return twin
+
     def module(self) -> Any:
         return self.model
 

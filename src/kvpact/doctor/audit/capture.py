@@ -124,7 +124,14 @@ class _Ear(TorchFunctionMode):
         self._masked.clear()
 
     def _fused(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, **_: Any
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **_: Any,
     ) -> None:
         visible = None
         if attn_mask is not None:

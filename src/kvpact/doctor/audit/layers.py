@@ -103,4 +103,3 @@ def declared(length: int, window: int | None) -> Grid:
     """[queries, keys] of a causal layer."""
     apart = np.arange(length)[:, None] - np.arange(length)[None, :]
     return (apart >= 0) & (apart < (window or length))
-

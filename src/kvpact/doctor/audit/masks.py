@@ -39,7 +39,9 @@ def audit_masks(
         call()
     findings = judge(heard, cached=cached, new=new, causal=causal, padded=padded)
     seen = attention(heard, new)
-    said = f"{len(seen)} attentions, {sum(each.mask is not None for each in seen)} with a mask, and {len(heard.entered)} masks at the entrance"
+    said = (
+        f"{len(seen)} attentions, {sum(each.mask is not None for each in seen)} with a mask, and {len(heard.entered)} masks at the entrance"
+    )
     return Audit(looked_at=said, findings=tuple(findings), unsure=None if seen else "no attention over these tokens was heard")
 
 
@@ -98,9 +100,16 @@ def _rows(met: Met, new: int, padded: Sequence[int]) -> list[tuple[str, Finding]
         evidence = {"visible_expected": _places(grid[row]), "visible_seen": _places(grid[row + 1]), "grid": drawn(grid)}
         if bool(lost.any()) and not bool(gained.any()):
             what = f"the mask of {met.module} is transposed: later tokens see less than earlier ones"
-            return [("transposed", _finding(what, "token r + 1 sees what r sees, and itself", "it sees less", met.module, _TRANSPOSED, evidence))]
+            return [
+                (
+                    "transposed",
+                    _finding(what, "token r + 1 sees what r sees, and itself", "it sees less", met.module, _TRANSPOSED, evidence),
+                )
+            ]
         what = f"in the mask of {met.module} new token {row + 1} sees no key that token {row} did not"
-        return [("queries", _finding(what, "each token sees itself, and no earlier token did", "equal rows", met.module, _BROADCAST, evidence))]
+        return [
+            ("queries", _finding(what, "each token sees itself, and no earlier token did", "equal rows", met.module, _BROADCAST, evidence))
+        ]
     return []
 
 
@@ -113,9 +122,7 @@ def _places(row: Tensor) -> list[int]:
     return [int(place) for place in torch.nonzero(row).flatten()]
 
 
-def _finding(
-    what: str, expected: str, got: str, module: str, why: tuple[str, str], evidence: dict[str, Any] | None = None
-) -> Finding:
+def _finding(what: str, expected: str, got: str, module: str, why: tuple[str, str], evidence: dict[str, Any] | None = None) -> Finding:
     layer = next((int(part) for part in module.split(".") if part.isdigit()), None)
     return Finding(
         code="KV208",

@@ -18,11 +18,8 @@ from kvpact.doctor.finding import Finding, Where
 _MOST_BYTES = 1 << 26
 _PLAIN = (int, float, bool, str, type(None))
 
-CAUSE = "forward writes {name}, so the next call starts with what the last one left; two requests use one module at the same time"
-CURE = (
-    "let the caller hold the state: forward(x, cache) -> (y, cache), one cache for each request; "
-    "until then call {name} back to what it was before each new request"
-)
+CAUSE = "forward writes {name}, and the next call, of whatever request, starts with what the last one left"
+CURE = "let the caller hold it: forward(x, cache) -> (y, cache), one for each request; until then set {name} back before each new request"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +90,7 @@ def _attribute(value: Any, *, fixed: bool) -> Attribute:
     tensors = [] if isinstance(value, nn.Module) else list(walk(value))
     size = sum(tensor.nbytes for _, tensor in tensors)
     mark = ",".join(f"{path}{_mark(tensor, fixed)}" for path, tensor in tensors)
-    shapes = ", ".join(f"{path}{tuple(tensor.shape)}" for path, tensor in tensors[:3])
-    return Attribute(size=size, mark=mark, shown=f"{len(tensors)} tensors ({shapes}), {size} bytes" if tensors else type(value).__name__)
+    return Attribute(size=size, mark=mark, shown=f"{len(tensors)} tensors of {size} bytes" if tensors else type(value).__name__)
 
 
 def _mark(tensor: Tensor, fixed: bool) -> str:
@@ -117,7 +113,7 @@ def _finding(name: str, before: Attribute | None, first: Attribute, second: Attr
         code="KV307",
         what=what,
         expected="the module as it was before the call",
-        got=f"before: {'no such attribute' if before is None else before.shown}; after one call: {first.shown}; after two: {second.shown}",
+        got=f"{'no such attribute' if before is None else before.shown}, after one call {first.shown}, after two {second.shown}",
         where=Where(layer=_layer(name)),
         exact=True,
         cause=CAUSE.format(name=name),

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvpact.doctor.codes import title
 from kvpact.doctor.errors import AuditImpossible
-from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 
 __all__ = ["Audit", "AuditFailed", "AuditImpossible"]
 
@@ -54,9 +54,10 @@ class Audit:
                 f"{title(finding.code)}: {finding.what}",
                 f"  expected  {finding.expected}",
                 f"  got       {finding.got}",
-                f"  where     {finding.where}",
                 f"  cause     {finding.cause}",
                 f"  cure      {finding.cure}",
             ]
+            if finding.where != Where():
+                lines.append(f"  where     {finding.where}")
             lines += [f"  {line}" for line in finding.evidence.get("grid", ())]
         return "\n".join(lines)

@@ -35,7 +35,9 @@ def audit_sharing(module: nn.Module, independent: Sequence[str], call: Callable[
         common = overlap(one, other) if one.owner != other.owner and one.tensor.device == other.tensor.device else None
         if common is not None and not any(_inside(one, finding) for finding in findings):
             findings.append(_finding(f"{one} and {other} lie in the same memory", f"{common.size} common bytes; {one.described()}"))
-    said = f"{len(parts)} parts with {standing} tensors" + (f" and {len(found) - standing} intermediate results" if len(found) > standing else "")
+    said = f"{len(parts)} parts with {standing} tensors" + (
+        f" and {len(found) - standing} intermediate results" if len(found) > standing else ""
+    )
     return Audit(looked_at=said, findings=tuple(findings[:8]), shown={"parts": sorted(parts)})
 
 
@@ -46,7 +48,7 @@ def _named(name: str, wanted: Sequence[str]) -> bool:
 def _same_modules(parts: dict[str, nn.Module]) -> list[Finding]:
     """Submodules, parts included, that are one object."""
     homes: dict[int, str] = {}
-    findings = []
+    findings: list[Finding] = []
     for name, part in parts.items():
         for inner, submodule in part.named_modules():
             path = f"{name}.{inner}".rstrip(".")

@@ -102,7 +102,9 @@ def _apart(one: Held, other: Held) -> str | None:
     return "keys and values" if None not in (one.kind, other.kind) and one.kind != other.kind else None
 
 
-def _finding(what: str, expected: str, got: str, each: Held, *, cause: str, cure: str, evidence: Mapping[str, Any] | None = None) -> Finding:
+def _finding(
+    what: str, expected: str, got: str, each: Held, *, cause: str, cure: str, evidence: Mapping[str, Any] | None = None
+) -> Finding:
     return Finding(
         code="KV306",
         what=what,

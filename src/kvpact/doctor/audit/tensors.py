@@ -65,7 +65,12 @@ def walk(thing: Any, path: str = "", seen: frozenset[int] = frozenset(), depth: 
     if isinstance(thing, Tensor):
         yield path, thing
         return
-    if depth > _DEEPEST or id(thing) in seen or isinstance(thing, (str, bytes, int, float, type)) or callable(thing) and not _holds(thing):
+    if (
+        depth > _DEEPEST
+        or id(thing) in seen
+        or isinstance(thing, (str, bytes, int, float, type))
+        or (callable(thing) and not _holds(thing))
+    ):
         return
     for step, value in _members(thing):
         yield from walk(value, path + step, seen | {id(thing)}, depth + 1)
@@ -73,7 +78,9 @@ def walk(thing: Any, path: str = "", seen: frozenset[int] = frozenset(), depth: 
 
 def _holds(thing: Any) -> bool:
     """A callable that is looked into all the same: a module, or an object of a class of somebody's own."""
-    return isinstance(thing, nn.Module) or (hasattr(thing, "__dict__") and not hasattr(thing, "__code__") and not hasattr(thing, "__self__"))
+    return isinstance(thing, nn.Module) or (
+        hasattr(thing, "__dict__") and not hasattr(thing, "__code__") and not hasattr(thing, "__self__")
+    )
 
 
 def _members(thing: Any) -> Iterator[tuple[str, Any]]:

@@ -20,7 +20,10 @@ Grid = NDArray[np.bool_]
 #: A declared visibility: kvpact's rule, a matrix [queries, keys], or a function of two places: whole numbers on a line, else tuples.
 Declared = Visibility | Grid | Tensor | Callable[[Any, Any], bool]
 
-_LEAK = ("the mask is missing, shifted, or made for another layout than the scores have", "compare the mask that meets the scores with {declared}")
+_LEAK = (
+    "the mask is missing, shifted, or made for another layout than the scores have",
+    "compare the mask that meets the scores with {declared}",
+)
 _MISSING = ("the mask hides too much, or a window or a shift is one short", "compare the mask that meets the scores with {declared}")
 
 
@@ -32,7 +35,9 @@ class Field:
     draws: int
 
 
-def receptive_field(call: Callable[[Tensor], Any], inputs: Tensor, *, axes: Sequence[int] = (1,), draws: int = 3, alphabet: int | None = None) -> Field:
+def receptive_field(
+    call: Callable[[Tensor], Any], inputs: Tensor, *, axes: Sequence[int] = (1,), draws: int = 3, alphabet: int | None = None
+) -> Field:
     """Runs of equal shapes, so a place that is not seen leaves bits as they are. [queries, keys], places of `axes` in order of rows.
 
     inputs: floats, or token ids below `alphabet`. The first draw changes `inputs` itself; later ones are smaller numbers, for attention
@@ -49,7 +54,9 @@ def receptive_field(call: Callable[[Tensor], Any], inputs: Tensor, *, axes: Sequ
             base = inputs if draw == 0 else _drawn(inputs, alphabet, generator, scale=0.3)
             before = _output(call(base.clone()), shape, axes)
             if not torch.equal(_output(call(base.clone()), shape, axes), before):
-                raise AuditImpossible("equal inputs give different outputs", hint="call eval(), and fix every seed: no place can be told apart")
+                raise AuditImpossible(
+                    "equal inputs give different outputs", hint="call eval(), and fix every seed: no place can be told apart"
+                )
             for key in range(count):
                 changed = _changed(base, _drawn(inputs, alphabet, generator), axes, np.unravel_index(key, shape))
                 seen[:, key] |= _moved(before, _output(call(changed), shape, axes))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kvpact.doctor.adapters.huggingface import HuggingFace, HuggingFaceSession
 from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.models import tiny_llama
-from kvpact.doctor.target import Capability, Row, Session, Setting, Target
+from kvpact.doctor.target import Capability, Row, Session, Setting
 
 
 class _ClaimsUsage(HuggingFace):
@@ -46,12 +46,14 @@ class _NoRewindSession(HuggingFaceSession):
         raise NotImplementedError
 
 
-def _fault(name: str, about: str, target: type[Target], *like: str) -> Fault:
-    return Fault(name=name, code="KV002", about=about, make=lambda: target(tiny_llama()), like=like)  # type: ignore[call-arg]
+def _fault(name: str, about: str, target: type[HuggingFace], *like: str, touches: frozenset[str] = frozenset()) -> Fault:
+    return Fault(name=name, code="KV002", about=about, make=lambda: target(tiny_llama()), like=like, touches=touches)
 
 
 FAULTS = (
     _fault("counts-declared-and-not-kept", "the adapter declares usage and has none", _ClaimsUsage),
-    _fault("all-rows-declared-and-one-shown", "the adapter declares every row and shows the last", _LastRowOnly),
+    _fault(
+        "all-rows-declared-and-one-shown", "the adapter declares every row and shows the last", _LastRowOnly, touches=frozenset({"KV216"})
+    ),
     _fault("rewind-inherited-and-not-filled-in", "truncate raises", _NoRewind, "microsoft/onnxruntime-genai#2140"),
 )

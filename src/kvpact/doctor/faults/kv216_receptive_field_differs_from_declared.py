@@ -38,7 +38,7 @@ FAULTS = (
         code="KV216",
         about="the second layer is full where a window is declared",
         make=lambda: _with_mask(tiny_mistral(window=WINDOW), 1, lambda apart: apart >= 0),
-        touches=_PARTED | {"KV206"},
+        touches=_PARTED | {"KV203", "KV206"},
         like=("vllm-project/vllm#51756",),
     ),
     Fault(
@@ -46,7 +46,7 @@ FAULTS = (
         code="KV216",
         about="the first layer's mask is one place off: each token sees the next one",
         make=lambda: _with_mask(tiny_llama(), 0, lambda apart: apart >= -1),
-        touches=_PARTED | {"KV201"},
+        touches=_PARTED | {"KV201", "KV301"},
         like=("huggingface/transformers#48748",),
     ),
     Fault(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from kvpact.doctor.adapters.huggingface import HuggingFace, HuggingFaceSession
 from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.models import tiny_llama
@@ -43,6 +45,7 @@ class _OneTooMany(HuggingFace):
 
 
 class _OneTooManySession(HuggingFaceSession):
+    @torch.inference_mode()
     def truncate(self, name: str, length: int) -> None:
         gone = [
             (layer.keys[:, :, length : length + 1], layer.values[:, :, length : length + 1]) for layer in self._batches[name].cache.layers

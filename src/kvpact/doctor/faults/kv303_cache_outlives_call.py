@@ -14,7 +14,7 @@ from kvpact.doctor.target import Session, Setting
 
 
 class _KeptOnTheModel(HuggingFace):
-    """The last call's cache stays an attribute, and the next call of one context begins on top of its last entry."""
+    """The last session's cache stays an attribute, and contexts of the next one begin on top of its last entry."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -29,44 +29,40 @@ class _KeptOnTheModel(HuggingFace):
 
 
 class _KeptSession(HuggingFaceSession):
-    """`entries`: how many of the old ones are left."""
-
-    entries_left = 1
-
     def _begin(self, names: list[str], lengths: list[int]) -> Batch:
         batch = super()._begin(names, lengths)
         kept = self._target.kept  # type: ignore[attr-defined]
-        if kept is not None and len(names) == 1:
-            for layer, (keys, values) in zip(batch.cache.layers, kept, strict=True):
-                layer.update(keys.clone(), values.clone())
+        for layer, both in zip(batch.cache.layers, kept or (), strict=False):
+            layer.update(*(entries.repeat(len(names), 1, 1, 1) for entries in both))
         return batch
 
     def close(self) -> None:
         for batch in self._batches.values():
-            ends = [(layer.keys[:1, :, -self.entries_left :], layer.values[:1, :, -self.entries_left :]) for layer in batch.cache.layers]
+            ends = [(layer.keys[:1, :, -1:], layer.values[:1, :, -1:]) for layer in batch.cache.layers]
             self._target.kept = ends  # type: ignore[attr-defined]
 
 
 class _OneLayerKept(_KeptOnTheModel):
-    """A reset that leaves one layer out: its old values are added to, and not replaced."""
+    """A reset that leaves one layer out: its new values are added to what stands there, and do not replace it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        model.model.layers[1].self_attn.v_proj.register_forward_hook(self._add)
 
     def open(self, setting: Setting) -> Session:
         return _OneLayerSession(self, setting)
 
+    def mask(self, batch: Batch, num_new: int) -> Tensor | None:
+        return batch.mask
+
+    def _add(self, module: Any, given: Any, values: Tensor) -> Tensor:
+        return values if self.kept is None else values + self.kept
+
 
 class _OneLayerSession(HuggingFaceSession):
-    def _begin(self, names: list[str], lengths: list[int]) -> Batch:
-        batch = super()._begin(names, lengths)
-        kept = self._target.kept  # type: ignore[attr-defined]
-        if kept is not None and len(names) == 1:
-            layer = batch.cache.layers[1]
-            update = layer.update
-            layer.update = lambda keys, values, *rest: update(keys, values + kept, *rest)
-        return batch
-
     def close(self) -> None:
         for batch in self._batches.values():
-            self._target.kept = batch.cache.layers[1].values[:1, :, -1:].clone()  # type: ignore[attr-defined]
+            self._target.kept = batch.cache.layers[1].values[0, :, -1].flatten() / 2  # type: ignore[attr-defined]
 
 
 FAULTS = (

@@ -59,7 +59,7 @@ FAULTS = (
         like=("huggingface/transformers#47731",),
     ),
     Fault(
-        name="offset-kept-on-the-model",
+        name="positions-count-on-from-the-last-call",
         code="KV307",
         about="a session's positions count on from the last one's end",
         make=lambda: _KeepsOffset(tiny_gpt2()),

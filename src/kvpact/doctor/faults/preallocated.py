@@ -26,7 +26,7 @@ class PreallocatedLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         length = self.get_seq_length()
-        if self.buffers is None or length and self.keys.data_ptr() != self.buffers[0].data_ptr():
+        if self.buffers is None or (length and self.keys is not None and self.keys.data_ptr() != self.buffers[0].data_ptr()):
             self._begin(key_states, length)
         assert self.buffers is not None
         stop = length + key_states.shape[-2]
@@ -44,7 +44,7 @@ class PreallocatedLayer(DynamicLayer):
         kept = (self.keys, self.values)
         self.buffers = (self.allocate(rows, heads, head_dim, new), self.allocate(rows, heads, head_dim, new))
         for buffer, old in zip(self.buffers, kept, strict=True):
-            if length:
+            if length and old is not None:
                 self.write(buffer, old, 0, length)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, inconclusive, passed
-from kvpact.doctor.noise import Noise, distance, same_bits
-from kvpact.doctor.program import Advance, Program, Submit, feed
+from kvpact.doctor.noise import FAR, LEAST, Noise, distance, same_bits
+from kvpact.doctor.program import Advance, Program, Step, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Setting
 
@@ -15,32 +17,52 @@ _ROUNDS = 3
 
 def measure(exam: Exam) -> Verdict:
     """The floor is taken where shapes change and no law of the context is at stake: the same context beside copies of itself, and the
-    end of a prompt beside the same end of a longer one. What differs there differs by rounding."""
-    effects, repeats, how = [0.0], True, "repeats"
+    end of a prompt beside the same end of a longer one. What differs there differs by rounding.
+
+    All within one session: what one session leaves to the next is no rounding, and KV108 looks at it.
+    """
+    effects, repeats = [0.0], True
+    how = ["repeats"]
+    if exam.target.can(Capability.BATCH):
+        how.append("copies of a context in one batch")
+    if exam.target.can(Capability.ALL_ROWS):
+        how.append("the same rows of a longer prompt")
+    between = 0.0
     for turn in range(_ROUNDS):
         tokens = exam.tokens(f"noise {turn}", exam.length(_LENGTH + 7 * turn))
-        cold = Setting(reuse=not exam.target.can(Capability.REUSE))
-        exam.run(Program(steps=feed("a", tokens), setting=cold))  # what ran before may show in this one: KV108 looks at that
-        first = exam.run(Program(steps=feed("a", tokens), setting=cold)).rows
-        again = exam.run(Program(steps=feed("a", tokens), setting=cold)).rows
-        repeats = repeats and all(same_bits(one.row, other.row) for one, other in zip(first, again, strict=True))
-        effects += [distance(one.row, other.row) for one, other in zip(first, again, strict=True)]
-        if exam.target.can(Capability.BATCH):
-            how = "repeats, and copies of a context in one batch"
-            copies = ("a", "b", "c")
-            steps = (*(Submit(name, tokens) for name in copies), Advance(tuple((name, len(tokens)) for name in copies)))
-            effects += [
-                distance(seen.row, first[index % len(first)].row)
-                for index, seen in enumerate(exam.run(Program(steps=steps, setting=cold)).of("a"))
-            ]
-        if exam.target.can(Capability.ALL_ROWS):
-            how += ", and the same rows of a longer prompt"
-            longer = exam.run(Program(steps=feed("a", (*tokens, *exam.tokens("noise end", 9))), setting=cold)).rows
-            effects += [distance(seen.row, longer[index].row) for index, seen in enumerate(first)]
+        runs = exam.run(_program(exam, tokens))
+        first = runs.of("a")
+        for name in _names(runs.contexts):
+            pairs = [(one.row, other.row) for one, other in zip(first, runs.of(name), strict=False)]
+            effects += [distance(one, other) for one, other in pairs]
+            if name == "b":
+                repeats = repeats and all(same_bits(one, other) for one, other in pairs)
+        later = exam.run(_program(exam, tokens)).of("a")
+        pairs = [(one.row, other.row) for one, other in zip(first, later, strict=True)]
+        if not all(same_bits(one, other) for one, other in pairs):
+            between = max(between, *(distance(one, other) for one, other in pairs), 1e-300)
     floor = max(effect for effect in effects if effect == effect)
-    exam.noise = Noise(repeats=repeats, floor=floor, measured=how)
-    said = f"repeats {'agree in bits' if repeats else 'differ'}; rounding moves log-probabilities by up to {floor:.2g} nats ({how})"
+    if 0 < between <= max(LEAST, FAR * floor):  # more than that is no rounding
+        repeats, floor = False, max(floor, between)
+    exam.noise = Noise(repeats=repeats, floor=floor, measured=", ".join(how))
+    said = (
+        f"repeats {'agree in bits' if repeats else 'differ'}; rounding moves log-probabilities by up to {floor:.2g} nats ({', '.join(how)})"
+    )
     return passed(said) if floor < 1 else inconclusive(f"{said}: no difference of shapes can be judged")
+
+
+def _program(exam: Exam, tokens: tuple[int, ...]) -> Program:
+    steps: list[Step] = [*feed("a", tokens), *feed("b", tokens)]
+    if exam.target.can(Capability.BATCH):
+        copies = ("c", "d", "e")
+        steps += (*(Submit(name, tokens) for name in copies), Advance(tuple((name, len(tokens)) for name in copies)))
+    if exam.target.can(Capability.ALL_ROWS):
+        steps += feed("longer", (*tokens, *exam.tokens("noise end", 9)))
+    return Program(steps=tuple(steps), setting=Setting(reuse=not exam.target.can(Capability.REUSE)))
+
+
+def _names(contexts: Mapping[str, Sequence[int]]) -> list[str]:
+    return [name for name in contexts if name != "a"]
 
 
 RULE = Rule(

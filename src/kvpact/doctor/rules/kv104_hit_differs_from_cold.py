@@ -45,7 +45,7 @@ def hits(exam: Exam) -> Verdict:
         case("a longer prompt with the same beginning came before", common, 40, 1),
         *(case(f"the first {length} tokens are shared", length, 13, 5) for length in lengths(exam, (3, 16, 40))),
     ]
-    verdict = against(exam, cases, _WORDS)
+    verdict = against(exam, cases, _WORDS, reuse=True)
     if verdict.outcome is Outcome.PASSED and exam.target.can(Capability.USAGE) and not _hit(exam, cases[1][1]("control")):
         return inconclusive("nothing was taken over in these runs, so nothing was checked: is reuse on?")
     return verdict

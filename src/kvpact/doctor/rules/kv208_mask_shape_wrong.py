@@ -37,9 +37,7 @@ def _programs(exam: Exam) -> list[tuple[Step, ...]]:
     if exam.target.can(Capability.CHUNK):
         programs.append((Submit("a", tokens), Advance((("a", few),)), Advance((("a", len(tokens) - few),))))
     if exam.target.can(Capability.BATCH):
-        programs.append(
-            (Submit("a", tokens), Submit("b", tokens), Advance((("a", few), ("b", few + 2))), Advance((("a", 1), ("b", 1))))
-        )
+        programs.append((Submit("a", tokens), Submit("b", tokens), Advance((("a", few), ("b", few + 2))), Advance((("a", 1), ("b", 1)))))
     return programs
 
 
@@ -85,7 +83,12 @@ class _Listening(Session):
 RULE = Rule(
     code="KV208",
     page=Page(
-        symptoms=("batched generation is wrong", "size of tensor must match", "wrong from the second step on", "chunked prompt gives garbage"),
+        symptoms=(
+            "batched generation is wrong",
+            "size of tensor must match",
+            "wrong from the second step on",
+            "chunked prompt gives garbage",
+        ),
         checks="The mask that meets the scores in each attention, beside their shape: a column for each key, a row for each new token.",
         matters="torch spreads an axis of one over all places without a word, and helpers pad what is short: the wrong keys are seen.",
         lookalikes="A mask of padding alone has one row for all queries; in a causal model it must be joined with the causal one.",

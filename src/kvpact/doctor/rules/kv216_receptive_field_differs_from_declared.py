@@ -18,7 +18,7 @@ _LONGEST = 48
 def whole(exam: Exam) -> Verdict:
     """The whole model over one prompt: changing a token moves no row before it, and none that is farther than all windows together."""
     if not exam.exact:
-        return inconclusive("the target does not repeat itself in bits: equal shapes can't be compared")
+        return inconclusive(exam.target.lossy or "the target does not repeat itself in bits: equal shapes can't be compared")
     back = _reach(exam)
     length = exam.length(24 if back is None or back + 8 > _LONGEST else back + 8)
     tokens = exam.tokens("receptive field", length)
@@ -42,6 +42,8 @@ def layers(exam: Exam) -> Verdict:
     from kvpact.doctor.audit.layers import declared, missing_distances, taking_layers
     from kvpact.doctor.audit.visibility import compare
 
+    if exam.target.lossy is not None:
+        return inconclusive(f"{exam.target.lossy}: one scale for many places would let each of them move all")
     windows = exam.target.layer_windows
     widest = max((window for window in windows or () if window is not None and window + 8 <= _LONGEST), default=8)
     length = exam.length(max(16, widest + 8))
@@ -120,7 +122,7 @@ RULE = Rule(
     code="KV216",
     page=Page(
         symptoms=("training loss too good", "model can't use what lies far back", "window model behaves like a full one", "scores leak"),
-        checks="One token, or one place of an attention layer's input, is changed at a time, in runs of equal shapes: whatever moves saw it.",
+        checks="One token, or one place of a layer's input, is changed at a time, in runs of equal shapes: whatever moves saw it.",
         matters="What a token may see is part of the model. A layer that sees more or less is another model, in training and in use.",
         lookalikes="Layers add up: with a window of w each, n layers see n times w - 1 places back, and that is no leak.",
         causes=((_CAUSE, _CURE),),

@@ -41,12 +41,13 @@ def _cases(exam: Exam) -> list[Case]:
             steps = (
                 *feed("origin", shown(exam, f"{tag} common", length)),
                 Fork("origin", "fork"),
+                *feed(second, shown(exam, f"{tag} before", 1)),
                 *feed(first, hidden(exam, tag, _FED), *[1] * _FED),
                 *feed(second, shown(exam, f"{tag} after", _FED), *[1] * _FED),
             )
             return Program(steps=steps)
 
-        return f"when the {first} goes on first, from {length} tokens", build
+        return f"when the {first} goes on in between, from {length} tokens", build
 
     return [case(length, first) for length in lengths(exam, (5, 33)) for first in ("origin", "fork")]
 

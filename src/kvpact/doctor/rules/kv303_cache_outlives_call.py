@@ -7,6 +7,7 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
 
 _FED = 3
 _CAUSE = "the cache, or a part of it, is kept from one call to the next and not emptied: a layer is left out, or only the length is reset"
@@ -27,7 +28,14 @@ def earlier(exam: Exam) -> Verdict:
 
         return f"in a call of {length} tokens after one of {before}", build
 
-    return unseen(exam, [case(before, length) for length in lengths(exam, (4, 20)) for before in (6, 30)], _WORDS)
+    return unseen(exam, [case(before, length) for length in lengths(exam, (4, 20)) for before in (6, 30)], _WORDS, between_sessions=True)
+
+
+def kept(exam: Exam) -> Verdict:
+    """Tensors of the model that lie in a context's entries, and are still there when the session is closed."""
+    from kvpact.doctor.audit.lifetime import module_holds_entries
+
+    return module_holds_entries(exam)
 
 
 RULE = Rule(
@@ -40,5 +48,8 @@ RULE = Rule(
         causes=((_CAUSE, _CURE),),
         seen_in=("turboderp-org/exllamav2#591", "huggingface/transformers#47731", "waybarrios/vllm-mlx#380"),
     ),
-    ways=(Way(name="earlier", needs=frozenset(), check=earlier, exact=True),),
+    ways=(
+        Way(name="earlier", needs=frozenset(), check=earlier, exact=True),
+        Way(name="attributes", needs=frozenset({Capability.MODULE, Capability.STORAGE}), check=kept, exact=True),
+    ),
 )

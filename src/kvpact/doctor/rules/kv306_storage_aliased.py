@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from kvpact.doctor.exam import Exam
+from kvpact.doctor.exam import Exam, Inspect
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.overlap import Overlap, overlap, shares_itself
 from kvpact.doctor.program import Advance, Program, Submit
@@ -23,12 +23,16 @@ def look(exam: Exam) -> Verdict:
     looked = 0
     for program in _programs(exam, setting):
         memory: list[Memory] = []
-        exam.run(program, inspect=lambda session, account, into=memory: into.extend(session.storage()))
+        exam.run(program, inspect=_into(memory))
         found = _shared(memory)
         if found is not None:
             return failed(_finding(*found, program))
         looked += len(memory)
     return passed(f"{looked} tensors of entries share no byte") if looked else inconclusive("the target names no memory of its entries")
+
+
+def _into(memory: list[Memory]) -> Inspect:
+    return lambda session, account: memory.extend(session.storage())
 
 
 def _programs(exam: Exam, setting: Setting) -> list[Program]:
@@ -87,7 +91,12 @@ def _shown(memory: Memory) -> dict[str, Any]:
 RULE = Rule(
     code="KV306",
     page=Page(
-        symptoms=("answers mix requests", "a batch answers like one of its rows", "all layers hold the same entries", "a write shows elsewhere"),
+        symptoms=(
+            "answers mix requests",
+            "a batch answers like one of its rows",
+            "all layers hold the same entries",
+            "a write shows elsewhere",
+        ),
         checks="Pointers, shapes and strides of every tensor of entries: bytes that two requests, layers or heads have in common.",
         matters="A write through one of them silently changes the other's context; text stays fluent.",
         lookalikes="A prefix that two requests share on purpose is not written by either: the rule uses contexts that share nothing.",

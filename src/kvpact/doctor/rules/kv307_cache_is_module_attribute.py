@@ -35,7 +35,9 @@ def look(exam: Exam) -> Verdict:
 def _harm(exam: Exam, program: Program) -> str:
     one, other = (exam.run(program) for _ in range(2))
     differ = sum(exam.differs(a.row, b.row) for a, b in zip(one.rows, other.rows, strict=True))
-    return f"the same session again gives {differ} of {len(one.rows)} other rows" if differ else "the same session again gives the same rows"
+    return (
+        f"the same session again gives {differ} of {len(one.rows)} other rows" if differ else "the same session again gives the same rows"
+    )
 
 
 RULE = Rule(
@@ -49,7 +51,7 @@ RULE = Rule(
         ),
         checks="Attributes, buffers and parameters of every submodule before and after two sessions of equal shapes and different tokens.",
         matters="A module serves every request. What one call leaves in it the next one reads, and two threads share it.",
-        lookalikes="A table that the first call makes and later calls leave alone (positions, a compiled kernel) is a constant, and passes.",
+        lookalikes="A table that the first call makes and later calls leave alone (positions, a kernel) is a constant, and passes.",
         causes=((_CAUSE, _CURE),),
         seen_in=("huggingface/transformers#43952", "huggingface/transformers#47731"),
     ),

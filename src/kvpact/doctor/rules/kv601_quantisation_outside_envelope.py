@@ -1,0 +1,66 @@
+"""Stored entries are farther from what the cache was given than their declared number format allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.numbers import Pair, Worst, beyond, into, programs
+from kvpact.doctor.program import Program
+from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.stored import Stored
+from kvpact.doctor.target import Capability
+
+_CAUSE = "fewer bits, larger groups or clipped outliers than declared, or positions quantised that were to stay exact"
+_CURE = "take scale and zero from each group's own minimum and maximum, and quantise only what has left the exact tail"
+
+
+def envelope(exam: Exam) -> Verdict:
+    """By layer, kind, head and position: what is read back against what was given."""
+    stored, seen = exam.target.stored, 0
+    if stored is None and exam.target.lossy is not None:
+        return inconclusive(f"{exam.target.lossy}, and how far they may be off is not declared (`Target.stored`)")
+    for program in programs(exam):
+        both: list[Pair] = []
+        exam.run(program, inspect=into(both, exam.target.num_layers or 0))
+        found = [worst for worst in (beyond(pair, stored) for pair in both) if worst is not None]
+        if found:
+            return failed(_finding(found, both, stored, program))
+        seen += sum(pair.given.size for pair in both)
+    if not seen:
+        return inconclusive("the target does not say how many layers it has")
+    kept = "equal to what was given" if stored is None else f"inside the envelope of {stored.name}"
+    return passed(f"{seen} entries are {kept}")
+
+
+def _finding(found: Sequence[Worst], both: Sequence[Pair], stored: Stored | None, program: Program) -> Finding:
+    worst = max(found, key=lambda each: (each.times, each.outside))
+    name = "the numbers as they were given" if stored is None else f"{stored.name}: half a step, {worst.bound:.3g} here"
+    outside, size = sum(each.outside for each in found), sum(pair.given.size for pair in both)
+    return Finding(
+        code="KV601",
+        what=f"{worst.pair.name} are {worst.error:.3g} away from what the cache was given at position {worst.position}",
+        expected=name,
+        got=f"{outside} of {size} entries outside, the farthest by {worst.times:.3g} times the bound",
+        where=Where(request=worst.pair.request, position=worst.position, layer=worst.pair.layer, head=worst.head),
+        exact=True,
+        cause=_CAUSE if stored is not None else "entries are rounded or changed on their way into the cache, and nothing declares it",
+        cure=_CURE if stored is not None else "keep entries in the dtype that they have, or declare the format that they are stored in",
+        program=program,
+        evidence={"outside": {each.pair.name: each.outside for each in found}, "channel": worst.channel},
+    )
+
+
+RULE = Rule(
+    code="KV601",
+    page=Page(
+        symptoms=("quality drops with a quantised cache", "fp8 or int4 cache gives garbage", "fine on one model, broken on another"),
+        checks="Entries read back, against what the cache was given, within half a step of each group's own scale.",
+        matters="A format promises an error. Beyond it the cache loses what the model relies on: outliers of keys first.",
+        lookalikes="A coarse format may hurt a model and keep its promise: then it is the wrong format, and no fault of the cache.",
+        causes=((_CAUSE, _CURE),),
+        seen_in=("huggingface/transformers#35185",),
+    ),
+    ways=(Way(name="entries", needs=frozenset({Capability.ENTRIES, Capability.WRITTEN}), check=envelope, exact=True),),
+)

@@ -1,0 +1,42 @@
+"""The matrix of rules and faulty doubles: each is found by its rule, and no rule speaks up that it should not touch."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvpact.doctor.codes import CODES
+from kvpact.doctor.fault import Fault, all_faults
+from kvpact.doctor.registry import all_rules
+from kvpact.doctor.selftest import try_fault
+
+FAULTS = all_faults()
+
+
+def _named(fault: Fault) -> str:
+    return f"{fault.code}-{fault.name}"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=_named)
+def test_each_double_is_found_by_its_own_rule(fault: Fault) -> None:
+    found = try_fault(fault.name, [fault.code])
+    assert found.broken is None
+    assert found.found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=_named)
+def test_each_double_is_named_right_among_all_rules(fault: Fault) -> None:
+    found = try_fault(fault.name)
+    assert found.broken is None
+    assert found.found
+    assert found.alarms == ()
+
+
+def test_every_rule_that_judges_has_a_double() -> None:
+    """KV001 measures, and has nothing to find."""
+    assert {rule.code for rule in all_rules()} - {fault.code for fault in FAULTS} <= {"KV001"}
+
+
+def test_doubles_have_names_of_their_own_and_codes_that_exist() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert {code for fault in FAULTS for code in (fault.code, *fault.touches)} <= set(CODES)

@@ -1,0 +1,71 @@
+"""Healthy targets give no finding, and no rule breaks off: on each architecture, with each cache that fits it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from healthy_models import CONFIGURATIONS, healthy_model
+from kvpact.doctor.adapters.huggingface import HuggingFace
+from kvpact.doctor.faults.models import tiny_llama
+from kvpact.doctor.faults.reuse import Reusing
+from kvpact.doctor.finding import Outcome, Report
+from kvpact.doctor.registry import select
+from kvpact.doctor.runner import examine
+
+WINDOWED = {"qwen2", "mistral", "gemma3"}
+
+
+def _caches(architecture: str) -> list[str]:
+    return ["dynamic", "static", "recording" if architecture in WINDOWED else "fp8"]
+
+
+def _wrong(report: Report) -> list[str]:
+    return [f"{result.code}: {result.reason}" for result in report.results if result.outcome in (Outcome.FAILED, Outcome.ERROR)]
+
+
+#: One of each architecture, attention, precision and cache, in few examinations.
+FEW = {
+    ("llama", "sdpa", "static", torch.float32),
+    ("gemma3", "eager", "dynamic", torch.float32),
+    ("mistral", "sdpa", "recording", torch.bfloat16),
+    ("mixtral", "eager", "dynamic", torch.float32),
+    ("gpt2", "eager", "fp8", torch.float32),
+}
+ALL = [
+    (architecture, attention, cache, dtype)
+    for architecture in CONFIGURATIONS
+    for attention in ("eager", "sdpa")
+    for cache in _caches(architecture)
+    for dtype in (torch.float32, torch.bfloat16)
+]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "attention", "cache", "dtype"), [pytest.param(*one, marks=() if one in FEW else pytest.mark.slow) for one in ALL]
+)
+def test_a_healthy_model_gives_no_finding(architecture: str, attention: str, cache: str, dtype: torch.dtype) -> None:
+    model = healthy_model(architecture, attention=attention, dtype=dtype)
+    report = examine(HuggingFace(model, cache=cache), select(), shrinks=False)
+    assert not _wrong(report)
+
+
+def test_in_single_precision_the_general_rules_come_to_a_verdict() -> None:
+    """Never a false alarm is worth little if all is inconclusive."""
+    report = examine(HuggingFace(healthy_model("llama"), cache="static"), select(["KV1", "KV3"]), shrinks=False)
+    assert {r.code: r.outcome for r in report.results if r.outcome is Outcome.INCONCLUSIVE} == {}
+    assert sum(result.outcome is Outcome.PASSED for result in report.results) >= 14
+
+
+def test_a_healthy_prefix_store_gives_no_finding() -> None:
+    report = examine(Reusing(tiny_llama()), select(["KV0", "KV1", "KV3"]), shrinks=False)
+    assert not _wrong(report)
+    assert next(result for result in report.results if result.code == "KV104").outcome is Outcome.PASSED
+
+
+def test_near_uniform_attention_is_inconclusive() -> None:
+    """Weights as they are drawn by default: a fault would not show, so nothing passes for its sake."""
+    report = examine(HuggingFace(tiny_llama(initializer_range=1e-4)), select(["KV101", "KV301"]), shrinks=False)
+    outcomes = {result.code: result.outcome for result in report.results}
+    assert outcomes["KV101"] is Outcome.INCONCLUSIVE
+    assert outcomes["KV301"] is Outcome.INCONCLUSIVE
