@@ -52,7 +52,7 @@ class Execution:
 
 def execute(program: Program, target: Target, *, inspect: Any = None, observe: Any = None) -> Execution:
     """Run it in a new session. inspect: called with the open session and the account once the last step is done. observe: called with
-    both and the step's index after each one."""
+    both and the step's index after each one, and with -1 before the first."""
     target.begin()
     return _run(program, target, inspect, observe)
 
@@ -63,6 +63,8 @@ def _run(program: Program, target: Target, inspect: Any = None, observe: Any = N
     session = target.open(program.setting)
     try:
         walk = _Walk(session)
+        if observe is not None:
+            observe(session, walk.account, -1)
         for index, step in enumerate(program.steps):
             walk.index = index
             walk.do(step)

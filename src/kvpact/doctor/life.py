@@ -10,7 +10,7 @@ from typing import Any
 from kvpact.cache.laws import CacheView, broken_laws
 from kvpact.doctor.errors import OutOfTime, TargetFailed
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Finding, Verdict, Where, failed, passed
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Save, Step, Submit, Truncate
 from kvpact.doctor.target import Capability, Setting, StepView
 from kvpact.errors import KvpactError
@@ -25,6 +25,11 @@ class Broken:
     got: str
     step: int
     where: Where
+
+    @property
+    def place(self) -> str | int:
+        """The block, whatever is wrong with it; else what is wrong."""
+        return self.code if self.where.block is None else self.where.block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,8 @@ def by_state(code: str, *, expected: str, cause: str, cure: str) -> Callable[[Ex
     def check(exam: Exam) -> Verdict:
         life = lives(exam)
         if code not in life.first:
+            if life.raised is not None and life.first:
+                return inconclusive(f"a life broke off after {', '.join(sorted(life.first))} was seen in it: {life.raised}")
             if life.raised is not None:
                 raise TargetFailed(f"a life broke off: {life.raised}", hint="this rule saw nothing wrong until then")
             return passed(f"{life.steps} states of {life.programs} lives")
@@ -142,30 +149,38 @@ def _possible(exam: Exam, *lives: Sequence[Step], setting: Setting | None = None
 
 
 def _seen(exam: Exam, program: Program) -> tuple[list[Broken], str | None]:
-    """What breaks, in order, up to where the target gives up; and why it gave up."""
+    """What breaks in the first step that breaks anything, for all later ones may only follow; and why the target gave up, if it did.
+
+    What earlier sessions have left broken is not counted again.
+    """
     found: list[Broken] = []
-    lengths: dict[str, int] = {}
+    old: set[str | int] = set()
 
     def observe(session: Any, account: Any, index: int) -> None:
         view = session.cache_view() if exam.target.can(Capability.TABLES) else None
-        if view is not None:
-            found.extend(of_view(view, index))
-        if exam.target.can(Capability.STEPS) and isinstance(program.steps[index], Advance):
-            names = [name for name, _ in program.steps[index].counts]  # type: ignore[attr-defined]
-            fed = {name: (lengths.get(name, 0), tuple(account.fed[name])) for name in names}
+        broken = list(of_view(view, index)) if view is not None else []
+        if index < 0:
+            old.update(each.place for each in broken)
+            return
+        step = program.steps[index]
+        found.extend(each for each in broken if each.place not in old)
+        if exam.target.can(Capability.STEPS) and isinstance(step, Advance):
+            fed = {name: tuple(account.fed[name]) for name, _ in step.counts}
             found.extend(of_steps(session.steps(), fed, view, index))
-        lengths.clear()
-        lengths.update({name: len(tokens) for name, tokens in account.fed.items()})
 
     try:
         exam.run(program, observe=observe)
     except OutOfTime:
         raise
     except KvpactError as error:
-        return found, error.message
+        return _first(found), error.message
     except Exception as error:
-        return found, f"{type(error).__name__}: {error}"
-    return found, None
+        return _first(found), f"{type(error).__name__}: {error}"
+    return _first(found), None
+
+
+def _first(found: Sequence[Broken]) -> list[Broken]:
+    return [broken for broken in found if broken.step == found[0].step]
 
 
 def of_view(view: CacheView, step: int) -> Iterator[Broken]:
@@ -188,20 +203,20 @@ def _clash(text: str, view: CacheView) -> str:
     block = int(found[1]) if found else NULL_BLOCK
     holders = {seq.identity for seq in view.sequences if any(block in table.block_ids for table in seq.tables.values())}
     entries = {group.findable[block].identity for group in view.groups if block in group.findable}
-    return "KV502" if len(holders | entries) > 1 else "KV410"
+    if len(holders | entries) > 1:
+        return "KV502"
+    return "KV404" if "the prefix index" in text else "KV410"
 
 
-def of_steps(
-    steps: Sequence[StepView], fed: Mapping[str, tuple[int, tuple[int, ...]]], view: CacheView | None, index: int
-) -> Iterator[Broken]:
-    """What kernels were told, against the lengths that the contexts have. fed: (length before, tokens after) by context."""
+def of_steps(steps: Sequence[StepView], fed: Mapping[str, tuple[int, ...]], view: CacheView | None, index: int) -> Iterator[Broken]:
+    """What kernels were told, against the lengths that the contexts have. fed: all tokens so far, by context."""
     writers: dict[tuple[str, int], str] = {}
     for step in steps:
         stop = step.start + len(step.slots)
         if step.name not in fed:
             continue
         yield from _reads(step, stop, index)
-        yield from _writes(step, fed[step.name][1], view, index)
+        yield from _writes(step, fed[step.name], view, index)
         for slot in step.slots:
             other = writers.setdefault((step.group, slot), step.name)
             if other != step.name:
@@ -251,7 +266,7 @@ def entries_after_feeds(exam: Exam, program: Program) -> list[list[Any]]:
     taken: list[list[Any]] = []
 
     def observe(session: Any, account: Any, index: int) -> None:
-        if isinstance(program.steps[index], Advance):
+        if index >= 0 and isinstance(program.steps[index], Advance):
             taken.append([part.copy() for layer in range(exam.target.num_layers or 1) for part in session.entries("a", layer)])
 
     exam.run(program, observe=observe)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kvpact.doctor.errors import OutOfTime
+from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Outcome, Report, Result, Verdict, inconclusive
 from kvpact.doctor.rule import Rule, Way
@@ -80,6 +80,8 @@ def _taken(way: Way, exam: Exam) -> Verdict:
         return way.check(exam)
     except OutOfTime:
         raise
+    except Refused as error:
+        return inconclusive(f"{way.name}: the target refused: {error.message}")
     except KvpactError as error:
         return Verdict(outcome=Outcome.ERROR, reason=f"{way.name}: {error.message} ({error.hint})")
     except Exception as error:  # whatever a foreign engine raises is that rule's error, and the others go on

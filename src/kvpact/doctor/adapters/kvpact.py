@@ -52,11 +52,7 @@ Plant = Callable[[InjectionPoints, Engine], None]
 
 
 class Kvpact(Target):
-    """One set of weights; an engine for each size of the pool. plant: brings a fault into each engine that is made.
-
-    A session without a salt forgets what earlier ones left, so equal programs show equal rows; one with a salt finds what others of
-    its salt have left.
-    """
+    """One set of weights; an engine for each size of the pool. plant: brings a fault into each engine that is made."""
 
     level = 2
 
@@ -74,11 +70,13 @@ class Kvpact(Target):
         windows = {group.visibility.window for group in decoder.layer_groups()} - {None}
         self.window = min(windows) if windows else None
 
-    def open(self, setting: Setting) -> Session:
-        engine = self.engine(setting)
-        if setting.salt is None:
+    def begin(self) -> None:
+        """Forget every prefix, so that equal programs show equal rows; the sessions of one program find what the others left."""
+        for engine in self._engines.values():
             engine.manager.reset_prefix_cache()
-        return KvpactSession(self, engine, setting)
+
+    def open(self, setting: Setting) -> Session:
+        return KvpactSession(self, self.engine(setting), setting)
 
     def engine(self, setting: Setting) -> Engine:
         """The engine that serves sessions of this setting."""
@@ -127,8 +125,6 @@ class Kvpact(Target):
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Answer]:
         """Through the engine's public way: add, then step until all have ended."""
         engine = self.engine(setting)
-        if setting.salt is None:
-            engine.manager.reset_prefix_cache()
         shown = min(20, self.vocab_size)
         params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, logprobs=shown)
         ids, answers = dict[str, int](), dict[int, Answer]()

@@ -20,6 +20,6 @@ FAULTS = (
         about="the first block of a context is not given back",
         make=_KeepsTheFirst,
         like=("vllm-project/vllm#46283",),
-        touches=frozenset({"KV407"}),
+        touches=frozenset({"KV402", "KV407"}),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.consequences import CONTENT
 from kvpact.doctor.faults.tiny_engine import Tiny
 
 
@@ -27,13 +28,13 @@ FAULTS = (
         about="a fork counts as two holders of each block",
         make=_ForkCountsTwo,
         like=("sgl-project/sglang#35270",),
-        touches=frozenset({"KV401"}),
+        touches=CONTENT | {"KV401", "KV403", "KV410"},
     ),
     Fault(
         name="fork-counts-no-holder",
         code="KV402",
         about="a fork is not counted as a holder",
         make=_ForkCountsNone,
-        touches=frozenset({"KV302", "KV403", "KV410", "KV204", "KV205", "KV310", "KV306"}),
+        touches=CONTENT | {"KV401", "KV403", "KV410"},
     ),
 )

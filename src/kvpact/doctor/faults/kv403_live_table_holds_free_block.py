@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 
 
@@ -20,6 +21,6 @@ FAULTS = (
         about="what a context held is released twice, and a sibling still reads it",
         make=_FreesTwice,
         like=("sgl-project/sglang-jax#982",),
-        touches=frozenset({"KV302", "KV402", "KV410", "KV204", "KV205", "KV310", "KV407"}),
+        touches=REUSED | {"KV402", "KV407", "KV410"},
     ),
 )

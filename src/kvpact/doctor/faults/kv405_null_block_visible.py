@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
-
-_GENERAL = frozenset({"KV101", "KV102", "KV103", "KV104", "KV105", "KV107", "KV203", "KV204", "KV205", "KV310", "KV409", "KV410", "KV504"})
 
 
 class _ForgetsTheMiddle(Tiny):
@@ -22,6 +21,6 @@ FAULTS = (
         about="a long table's second block is the null block for the kernels",
         make=_ForgetsTheMiddle,
         like=("InternLM/lmdeploy#4569",),
-        touches=_GENERAL,
+        touches=REUSED | {"KV403", "KV409", "KV410"},
     ),
 )

@@ -15,14 +15,6 @@ class _NobodyGivesWay(Tiny):
         return None
 
 
-class _TheServedGivesWay(Tiny):
-    """Whoever asks takes from the one that is furthest, which asks again: two large requests undo each other for ever."""
-
-    def victim(self, running: list[Any], asking: Any) -> Any | None:
-        others = [other for other in running if other is not asking]
-        return max(others, key=lambda other: len(other.answer)) if others else None
-
-
 FAULTS = (
     Fault(
         name="nobody-gives-way",
@@ -30,12 +22,5 @@ FAULTS = (
         about="requests that hold part of what they need wait for each other",
         make=_NobodyGivesWay,
         like=("vllm-project/vllm#45388",),
-    ),
-    Fault(
-        name="the-served-gives-way",
-        code="KV407",
-        about="preemption takes from whom it has just served, and progress is lost at each turn",
-        make=_TheServedGivesWay,
-        like=("inference-sim/inference-sim#529",),
     ),
 )

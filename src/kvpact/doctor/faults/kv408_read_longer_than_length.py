@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
-
-_GENERAL = frozenset({"KV101", "KV102", "KV103", "KV104", "KV105", "KV107", "KV108", "KV204", "KV205", "KV301", "KV303", "KV310", "KV504"})
 
 
 class _ReadsToTheBlocksEnd(Tiny):
@@ -22,6 +21,6 @@ FAULTS = (
         about="attention reads whole blocks, with what earlier contexts left in them",
         make=_ReadsToTheBlocksEnd,
         like=("meta-pytorch/gpt-fast#233",),
-        touches=_GENERAL,
+        touches=REUSED | {"KV403"},
     ),
 )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
-
-_GENERAL = frozenset({"KV101", "KV102", "KV103", "KV104", "KV105", "KV107", "KV203", "KV204", "KV205", "KV301", "KV303", "KV310", "KV504"})
 
 
 class _StartsOneEarly(Tiny):
@@ -22,6 +21,6 @@ FAULTS = (
         about="the second block's entries are written one place too early",
         make=_StartsOneEarly,
         like=("vllm-project/vllm#10388",),
-        touches=_GENERAL,
+        touches=REUSED | {"KV403", "KV410"},
     ),
 )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Pool, Tiny
-
-_STATE = frozenset({"KV401", "KV402", "KV403", "KV404", "KV408", "KV501", "KV502", "KV503"})
-_GENERAL = frozenset({"KV101", "KV102", "KV103", "KV104", "KV105", "KV107", "KV204", "KV205", "KV310", "KV504"})
 
 
 class _HandsOutTwice(Tiny):
@@ -23,6 +21,6 @@ FAULTS = (
         about="every third block that is taken is one that is held",
         make=_HandsOutTwice,
         like=("ggml-org/llama.cpp#28056",),
-        touches=_STATE | _GENERAL,
+        touches=REUSED | {"KV401", "KV402", "KV403", "KV404", "KV408", "KV409"},
     ),
 )

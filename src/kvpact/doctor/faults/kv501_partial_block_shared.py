@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Context, Pool, Tiny, TinySession
 from kvpact.doctor.target import Session, Setting
 
@@ -11,7 +12,6 @@ class _SharesTheTail(Tiny):
     """A hit goes on into the block that is part full, and nobody copies it."""
 
     def open(self, setting: Setting) -> Session:
-        super().open(setting)
         return _TailSession(self, self.pool(setting), setting)
 
     def must_copy(self, pool: Pool, block: int) -> bool:
@@ -42,6 +42,6 @@ FAULTS = (
         about="two contexts hold a block that is part full, and both write behind what they have in common",
         make=_SharesTheTail,
         like=("sgl-project/sglang#35270",),
-        touches=frozenset({"KV104", "KV204", "KV205", "KV302", "KV310", "KV402", "KV403", "KV404", "KV409", "KV410", "KV504"}),
+        touches=REUSED | {"KV402", "KV403", "KV404", "KV409", "KV410"},
     ),
 )

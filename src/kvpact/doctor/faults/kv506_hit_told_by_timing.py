@@ -18,7 +18,6 @@ class _SharedInSilence(Tiny):
         return (f"adapter {setting.adapter}",)
 
     def open(self, setting: Setting) -> Session:
-        super().open(setting)
         return _SilentSession(self, self.pool(setting), setting)
 
 

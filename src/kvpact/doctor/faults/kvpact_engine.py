@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from kvpact.doctor.fault import Fault
+from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.own_engine import tiny_kvpact
 
-_GENERAL = frozenset({"KV101", "KV102", "KV103", "KV104", "KV105", "KV106", "KV107", "KV108"})
-_CONTENT = _GENERAL | {"KV203", "KV204", "KV205", "KV301", "KV302", "KV303", "KV310", "KV403", "KV404", "KV501", "KV504"}
+_REUSED = REUSED | {"KV403", "KV404"}
 
 
 def _at(point: str, hook: Callable[..., Any]) -> Callable[[], Any]:
@@ -66,35 +66,35 @@ FAULTS = (
         code="KV401",
         about="an end gives back every block but one",
         make=_short_release,
-        touches=frozenset({"KV107", "KV403", "KV407", "KV408"}),
+        touches=frozenset({"KV107", "KV402", "KV403", "KV407", "KV408"}),
     ),
     Fault(
         name="kvpact-null-block-in-the-table",
         code="KV405",
         about="a table's first block is the null block for the kernels",
         make=_at("block_table", lambda table, sequence: [0, *table[1:]] if len(table) > 1 else table),
-        touches=_CONTENT | {"KV409", "KV410"},
+        touches=_REUSED | {"KV409", "KV410"},
     ),
     Fault(
         name="kvpact-read-one-longer",
         code="KV408",
         about="attention reads one entry too many where a block is part full",
         make=_long_read,
-        touches=_CONTENT | {"KV211", "KV216"},
+        touches=_REUSED | {"KV211", "KV216"},
     ),
     Fault(
         name="kvpact-slots-shifted",
         code="KV409",
         about="each entry is written one slot too late",
         make=_at("slots", lambda slots, sequences: slots + 1),
-        touches=_CONTENT | {"KV410"},
+        touches=_REUSED | {"KV410"},
     ),
     Fault(
         name="kvpact-one-region-for-all",
         code="KV410",
         about="the entries of every step are written to the same blocks",
         make=_one_region,
-        touches=_CONTENT | {"KV402", "KV409"},
+        touches=_REUSED | {"KV402", "KV409"},
     ),
     Fault(
         name="kvpact-hash-trusted",
@@ -115,20 +115,20 @@ FAULTS = (
         code="KV201",
         about="a query sees the whole chunk that it is in",
         make=_at("mask", lambda visibility, index: replace(visibility, causal=False)),
-        touches=_GENERAL | {"KV206", "KV404", "KV504"},
+        touches=_REUSED | {"KV206", "KV404", "KV504"},
     ),
     Fault(
         name="kvpact-positions-frozen",
         code="KV211",
         about="all tokens of a step stand at its first position",
         make=_at("positions", lambda positions, sequences: positions * 0 + positions[0]),
-        touches=_GENERAL | {"KV205", "KV212", "KV213", "KV215", "KV310", "KV404", "KV501", "KV504"},
+        touches=_REUSED | {"KV205", "KV212", "KV213", "KV215", "KV310", "KV404", "KV501", "KV504"},
     ),
     Fault(
         name="kvpact-trim-keeps-one-more",
         code="KV301",
         about="a truncate keeps one computed token too many",
         make=_at("rollback", lambda num_tokens, sequence: num_tokens + 1),
-        touches=_GENERAL | {"KV204", "KV211", "KV213", "KV310", "KV408"},
+        touches=_REUSED | {"KV204", "KV211", "KV213", "KV310", "KV408"},
     ),
 )

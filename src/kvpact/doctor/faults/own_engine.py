@@ -14,7 +14,11 @@ _MODELS: dict[str, Callable[[], Any]] = {"llama": tiny_llama, "gpt2": tiny_gpt2,
 
 
 def tiny_kvpact(
-    plant: Callable[[Any, Any], None] | None = None, *, architecture: str = "llama", switches: Sequence[str] = ("gate=off",), kind: Any = None
+    plant: Callable[[Any, Any], None] | None = None,
+    *,
+    architecture: str = "llama",
+    switches: Sequence[str] = ("gate=off",),
+    kind: Any = None,
 ) -> Any:
     """A Kvpact target. plant: gets each engine's injection points and the engine. The gate is off, for it would stop the step first.
 

@@ -150,11 +150,12 @@ class Tiny(Target):
         return running[-1] if running[-1] is not asking else None
 
     # The engine.
-    def open(self, setting: Setting) -> Session:
-        pool = self.pool(setting)
-        if setting.salt is None and setting.adapter is None:
+    def begin(self) -> None:
+        for pool in self._pools.values():
             pool.forget()
-        return TinySession(self, pool, setting)
+
+    def open(self, setting: Setting) -> Session:
+        return TinySession(self, self.pool(setting), setting)
 
     def pool(self, setting: Setting) -> Pool:
         key = (setting.capacity, setting.collide)

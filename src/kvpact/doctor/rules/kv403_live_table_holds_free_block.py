@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Finding, Verdict, Where, failed, passed
+from kvpact.doctor.execution import Seen
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.life import by_state
 from kvpact.doctor.program import Abort, Advance, Fork, Program, Step, Submit
 from kvpact.doctor.rule import Page, Rule, Way
@@ -20,17 +21,24 @@ def survivor(exam: Exam) -> Verdict:
     size = exam.target.block_size or 16
     tokens, after = exam.tokens("survivor", 2 * size + 1), exam.tokens("survivor end", 2)
 
-    def life(newcomer: str) -> Program:
-        other = exam.tokens(newcomer, 2 * size)
-        steps: list[Step] = [Submit("a", tokens), Advance((("a", len(tokens)),)), Fork("a", "b"), Abort("a")]
+    fed: list[Step] = [Submit("a", tokens), Advance((("a", len(tokens)),)), Fork("a", "b"), Abort("a")]
+    late: list[Step] = [Submit("b", tokens), Advance((("b", len(tokens)),))]
+
+    def life(turn: str, early: list[Step], later: list[Step]) -> Program:
+        other, steps = exam.tokens(f"survivor {turn}", 2 * size), list(early)
         for name in "cdef":
             steps += [Submit(name, other), Advance(((name, len(other)),)), Abort(name)]
-        return Program(steps=(*steps, Submit("b", after), Advance((("b", len(after)),))), setting=Setting(capacity=5 * size))
+        return Program(steps=(*steps, *later, Submit("b", after), Advance((("b", len(after)),))), setting=Setting(capacity=5 * size))
 
-    one, other = (exam.run(life(f"survivor {turn}")) for turn in "xy")
-    differing = [left for left, right in zip(one.of("b"), other.of("b"), strict=True) if exam.differs(left.row, right.row)]
+    def moved(early: list[Step], later: list[Step]) -> list[Seen]:
+        one, other = (exam.run(life(turn, early, later)).of("b") for turn in "xy")
+        return [left for left, right in zip(one, other, strict=True) if exam.differs(left.row, right.row)]
+
+    differing = moved(fed, [])
     if not differing:
         return passed("a fork whose origin ended does not see what newcomers write")
+    if moved([], late):
+        return inconclusive("a context that comes after the newcomers sees what they wrote, too: entries are stale, whoever held them")
     return failed(
         Finding(
             code="KV403",
@@ -41,7 +49,7 @@ def survivor(exam: Exam) -> Verdict:
             exact=exam.exact,
             cause=_CAUSE,
             cure=_CURE,
-            program=life("survivor x"),
+            program=life("x", fed, []),
         )
     )
 

@@ -11,7 +11,7 @@ from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.reuse import cached_tokens, without_reuse
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Setting
+from kvpact.doctor.target import Capability, Row, Setting
 
 _EXPECTED = "entries taken over only from a context of the same identity"
 _CAUSE = "the key of a block holds its tokens, and not all that its entries depend on"
@@ -33,7 +33,7 @@ def adapters(exam: Exam) -> Verdict:
         program = Program(steps=feed("b", tokens), setting=Setting(adapter=second), before=(_program(tokens, first, "a"),))
         row = _rows(exam, program)
         effect = distance(row, cold[1])
-        if exam.noise.size(effect) is Size.FAULT:
+        if exam.noise.size(effect) is Size.FAULT and _only_by_identity(exam, program, second, cold[1]):
             own, foreign = (f"adapter {name}" if name else "no adapter" for name in (second, first))
             return failed(_finding(exam, program, f"a context under {own} takes over what {foreign} computed", effect))
     if not told:
@@ -43,11 +43,20 @@ def adapters(exam: Exam) -> Verdict:
     return passed(f"{told} changes of adapter answered as cold contexts do")
 
 
+def _only_by_identity(exam: Exam, program: Program, adapter: str | None, cold: Row) -> bool:
+    """The same without reuse is right, and so is a hit under one adapter: of tokens that no other adapter has left anything of."""
+    tokens = exam.tokens(f"identity alike {adapter}", 2 * (exam.target.block_size or 16) + 2)
+    alone = _rows(exam, without_reuse(_program(tokens, adapter)))
+    hit = _rows(exam, Program(steps=feed("b", tokens), setting=Setting(adapter=adapter), before=(_program(tokens, adapter, "a"),)))
+    pairs = ((hit, alone), (_rows(exam, without_reuse(program)), cold))
+    return all(exam.noise.size(distance(one, other)) is not Size.FAULT for one, other in pairs)
+
+
 def _program(tokens: tuple[int, ...], adapter: str | None, name: str = "b") -> Program:
     return Program(steps=feed(name, tokens), setting=Setting(adapter=adapter))
 
 
-def _rows(exam: Exam, program: Program):  # type: ignore[no-untyped-def]
+def _rows(exam: Exam, program: Program) -> Row:
     return exam.run(program).last("b").row
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kvpact.doctor.errors import Refused
+from kvpact.doctor.errors import TargetFailed
 from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.tiny_engine import Context, Pool, Tiny, TinySession
 from kvpact.doctor.target import Answer, Row, Session, Setting
@@ -102,8 +102,11 @@ class _NullTimesNothing(TinySession):
     def _token(self, context: Context, table: list[int], position: int, slot: int) -> Row:
         row = super()._token(context, table, position, slot)
         size = self.target.block_size
-        filled_up = len(table) < -(-self.longest // size)
-        return row + 0 * self.pool.values[0, 0].sum().astype(row.dtype) if filled_up else row
+        if len(table) < -(-self.longest // size):
+            nothing = 0 * self.pool.values[0, 0].sum()
+            self.pool.keys[1:, slot // size, slot % size] += nothing  # what layer 0 gave is what the others store
+            row = row + nothing.astype(row.dtype)
+        return row
 
 
 class _NullBlockPoisoned(_Faulty):
@@ -119,15 +122,24 @@ class _Contiguous(TinySession):
         if missing > 0:
             free = sorted(pool.free)
             first = next((a for a in free if all(a + step in pool.free for step in range(missing))), None)
-            if first is None:
-                raise Refused(f"no slot for {missing} blocks in a row, {len(free)} are free", hint="feed less")
-            row = list(range(first, first + missing))
-            pool.free[:] = row + [block for block in pool.free if block not in row]
+            if first is None and len(free) >= missing:
+                raise TargetFailed(f"no slot for {missing} blocks in a row, {len(free)} are free", hint="feed less")
+            if first is not None:
+                row = list(range(first, first + missing))
+                pool.free[:] = row + [block for block in pool.free if block not in row]
         super()._reserve(context, feeding)
 
 
 class _Fragmented(_Faulty):
+    """What finds no slot fails, and everybody who is in the same call."""
+
     session = _Contiguous
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Answer]:
+        try:
+            return super().generate(prompts, new_tokens, setting)
+        except TargetFailed as error:
+            return [Answer(tokens=(), rows=(), refused=error.message) for _ in prompts]
 
 
 class _AllFail(Tiny):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.tiny_engine import Context, Tiny, TinySession
+from kvpact.doctor.faults.tiny_engine import Context, Pool, Published, Tiny, TinySession
 from kvpact.doctor.target import Row, Session, Setting
 
 #: Ids that stand for a place of an image.
@@ -56,22 +55,27 @@ class _CountedOnce(Tiny):
 
 
 class _CountedOnceSession(TinySession):
-    def _find(self, context: Context) -> None:
-        new = not context.table
-        super()._find(context)
-        if new and context.table:
-            self._give_back(list(context.table))
-            context.found = [(block, self.pool.published.get(block)) for block in context.table]  # type: ignore[attr-defined]
-            context.table = []
+    """looked_up: what was found for a request, by its tokens; it waits, and is not looked up again."""
 
-    def _reserve(self, context: Context, feeding: Mapping[str, Any]) -> None:
-        for block, entry in context.__dict__.pop("found", ()):
+    def __init__(self, target: Tiny, pool: Pool, setting: Setting) -> None:
+        super().__init__(target, pool, setting)
+        self.looked_up: dict[tuple[int, ...], list[tuple[int, Published]]] = {}
+
+    def _find(self, context: Context) -> None:
+        key, new = tuple(context.tokens), not context.table and not context.computed
+        super()._find(context)
+        if not new:
+            return
+        found = self.looked_up.setdefault(key, [(block, self.pool.published[block]) for block in context.table])
+        self._give_back(context.table)
+        context.table = []
+        for block, entry in found:
             if self.pool.published.get(block) is entry:
                 self._hold(block)
                 context.table.append(block)
             else:
-                context.table.append(self._take(feeding))
-        super()._reserve(context, feeding)
+                context.table.append(self._take(dict.fromkeys(self.contexts)))
+        context.computed = context.cached = len(found) * self.target.block_size
 
 
 class _SlotsInARow(Tiny):
@@ -83,11 +87,23 @@ class _SlotsInARow(Tiny):
 
 
 class _SlotsInARowSession(TinySession):
+    def _compute(self, name: str, before: int) -> list[Row]:
+        context, size = self.contexts[name], self.target.block_size
+        start = context.computed
+        rows = super()._compute(name, before)
+        if start:
+            first = context.table[start // size] * size + start % size
+            slots = tuple(self._within(first + index) for index in range(len(self._steps[-1].slots)))
+            self._steps[-1] = replace(self._steps[-1], slots=slots)
+        return rows
+
+    def _within(self, slot: int) -> int:
+        return min(slot, len(self.pool.holders) * self.target.block_size - 1)
+
     def _token(self, context: Context, table: list[int], position: int, slot: int) -> Row:
         size, start = self.target.block_size, context.computed
         if start:
-            slot = table[start // size] * size + start % size + position - start
-            slot = min(slot, len(self.pool.holders) * size - 1)
+            slot = self._within(table[start // size] * size + start % size + position - start)
         return super()._token(context, table, position, slot)
 
 
@@ -110,18 +126,18 @@ FAULTS = (
     ),
     Fault(
         name="cached-count-outlives-its-blocks",
-        code="KV404",
+        code="KV408",
         about="the count of cached tokens is kept while the blocks that it counted are taken by others",
         make=_CountedOnce,
-        touches=frozenset({"KV102", "KV104", "KV107", "KV403", "KV408", "KV205", "KV310"}),
+        touches=frozenset({"KV102", "KV104", "KV107", "KV403", "KV404", "KV205", "KV310"}),
         like=("vllm-project/vllm#17305",),
     ),
     Fault(
         name="drafts-written-in-a-row",
-        code="KV410",
+        code="KV409",
         about="several new tokens are written from the first one's slot on, whatever the table says",
         make=_SlotsInARow,
-        touches=frozenset({"KV101", "KV103", "KV104", "KV105", "KV106", "KV203", "KV204", "KV205", "KV301", "KV302", "KV310", "KV409", "KV501", "KV504"}),
+        touches=frozenset({"KV101", "KV103", "KV104", "KV105", "KV106", "KV203", "KV204", "KV205", "KV301", "KV302", "KV310", "KV410", "KV501", "KV504"}),
         like=("huggingface/text-generation-inference#2711",),
     ),
 )

@@ -83,7 +83,7 @@ class _RingCut(Reusing, OwnWindow):
     rule = Visibility(window=WINDOW)
 
     def take(self, kept: Batch, length: int) -> Batch:
-        taken = super().take(kept, length + 0)
+        taken = super().take(kept, length)
         whole = kept.mask.shape[1]
         if whole > length:
             other = super().take(kept, whole)
@@ -142,7 +142,7 @@ FAULTS = (
         code="KV104",
         about="a hit on a ring that has gone round takes its entries in the ring's order",
         make=lambda: _RingCut(tiny_llama()),
-        touches=frozenset({"KV203", "KV204", "KV213", "KV504"}),
+        touches=frozenset({"KV203", "KV204", "KV213", "KV216", "KV302", "KV501", "KV504"}),
         like=("Blaizzy/mlx-vlm#1715", "ml-explore/mlx-lm#1494"),
     ),
     Fault(
@@ -150,15 +150,15 @@ FAULTS = (
         code="KV105",
         about="a saved ring that has gone round comes back in the ring's order",
         make=lambda: _RingRestored(tiny_llama()),
-        touches=frozenset({"KV213", "KV604"}),
+        touches=frozenset({"KV206", "KV213", "KV216", "KV604"}),
         like=("ollama/ollama#14912",),
     ),
     Fault(
         name="sinks-and-new-keys-apart",
-        code="KV214",
+        code="KV211",
         about="cached keys are turned down behind the sinks, new keys keep their own number",
         make=lambda: _SinksUneven(tiny_llama()),
-        touches=frozenset({"KV101", "KV103", "KV105", "KV106", "KV211", "KV213", "KV216", "KV102", "KV310"}),
+        touches=frozenset({"KV101", "KV103", "KV105", "KV106", "KV213", "KV214", "KV216", "KV102", "KV301", "KV302", "KV305", "KV310"}),
         like=("huggingface/transformers#33691", "huggingface/transformers#35350"),
     ),
 )
