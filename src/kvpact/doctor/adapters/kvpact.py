@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ _CAPABILITIES = frozenset(
         Capability.TABLES,
         Capability.STEPS,
         Capability.GENERATE,
+        Capability.GLASS,
     }
 )
 _OF_REUSE = frozenset({Capability.REUSE, Capability.SALT, Capability.USAGE, Capability.COLLISIONS})
@@ -84,6 +86,26 @@ class Kvpact(Target):
         if key not in self._engines:
             self._engines[key] = self._made(setting)
         return self._engines[key]
+
+    def glass(self) -> Kvpact:
+        """The same operators and switches, the same fault where there is one, over the glass checkpoint in the model's architecture."""
+        from kvpact.doctor.glass.export import glass_folder
+        from kvpact.model.loader import load_decoder
+        from kvpact.model.tokenizer import Tokenizer
+
+        decoder, _, ops = self._parts
+        dtype = str(decoder.dtype).removeprefix("torch.")
+        kinds = {"Qwen2ForCausalLM": "qwen2", "GPT2LMHeadModel": "gpt2"}
+        kind = "mistral" if self.window else kinds.get(decoder.config.architecture.name, "llama")
+        stored = self.config.kv_cache_dtype
+        with TemporaryDirectory() as folder:
+            path, form = glass_folder(kind, Path(folder), dtype=dtype if stored == "auto" else stored)
+            glass = load_decoder(path, ops=ops, dtype=dtype, max_model_len=None)
+            tokenizer = Tokenizer.load(path)
+        config = replace(self.config, max_model_len=None)
+        twin = type(self)(glass, tokenizer, ops, config, name=f"{self.name} (glass)", plant=self._plant)
+        twin.form = form
+        return twin
 
     def _made(self, setting: Setting) -> Engine:
         decoder, tokenizer, ops = self._parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from kvpact.doctor.glass.naming import Named, name
 from kvpact.doctor.glass.reading import Form
 from kvpact.doctor.glass.scenarios import Scenario, scenarios
 from kvpact.doctor.glass.scene import Scene, Scenes, Whose
-from kvpact.doctor.program import Program
+from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
+from kvpact.doctor.target import Capability
 from kvpact.visibility import Visibility
 
 #: Rules about where tokens stand; the first that a target breaks makes the later ones fail too.
@@ -65,6 +66,11 @@ def _telling(rows: list[_Looked]) -> list[_Looked]:
     return [*rows[:place], *last, *rows[place:]]
 
 
+def _direct(program: Program, scene: Scene) -> Program:
+    """To the row itself, without the walk before it."""
+    return replace(program, steps=feed(scene.name, scene.context))
+
+
 def examination(exam: Exam) -> Examination:
     """Made once for each exam."""
     return exam.kept("glass", lambda: _examine(exam))  # type: ignore[no-any-return]
@@ -103,19 +109,20 @@ class _Glass:
             self.found.refused[scenario.name] = f"{type(error).__name__}: {error}"
 
     def look(self, scenario: Scenario) -> None:
-        places_known = bool(self.found.findings.keys() & set(PLACES))
+        places_known, told = bool(self.found.findings.keys() & set(PLACES)), False
         for looked in _telling(self._rows(scenario.program, scenario.hits)):
             named = looked.named
             if named is None:
                 self._healthy(scenario, looked.scene)
             elif named.code in self.found.findings or (looked.positional and places_known):
                 continue
-            else:
-                self.found.findings[named.code] = self._finding(named, scenario)
+            elif not (told and self.form.groups > 1):  # rows that show a group each show each its own part of one fault
+                told = True
+                self.found.findings[named.code] = self._finding(named, looked, scenario)
                 places_known = places_known or looked.positional
 
     def _rows(self, program: Program, hits: bool) -> list[_Looked]:
-        scenes = Scenes(program, hits=hits)
+        scenes = Scenes(program, hits=hits, pads=self.exam.target.can(Capability.PADDING))
         return [looked for seen in self.exam.run(program).rows if (looked := self._looked(seen, scenes, hits)) is not None]
 
     def _looked(self, seen: Seen, scenes: Scenes, hits: bool) -> _Looked | None:
@@ -142,14 +149,18 @@ class _Glass:
         found.beside += Whose.NEIGHBOUR in whose
         found.later += scene.later > 0
 
-    def _finding(self, named: Named, scenario: Scenario) -> Finding:
+    def _finding(self, named: Named, looked: _Looked, scenario: Scenario) -> Finding:
         """Of the smallest program that shows the same, by code and cause."""
 
         def shown(program: Program) -> _Looked | None:
             rows = self._rows(program, scenario.hits)
             return next((row for row in rows if row.named and (row.named.code, row.named.remedy) == (named.code, named.remedy)), None)
 
-        program = shrink(scenario.program, lambda smaller: shown(smaller) is not None)
+        if self.form.groups > 1:  # each run is a walk of many requests: one guess, no search
+            direct = _direct(scenario.program, looked.scene)
+            program = direct if shown(direct) is not None else scenario.program
+        else:
+            program = shrink(scenario.program, lambda smaller: shown(smaller) is not None)
         again = shown(program)
         named, scene = (again.named, again.scene) if again and again.named else (named, None)
         return Finding(

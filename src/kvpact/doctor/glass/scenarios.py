@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -12,6 +12,7 @@ from kvpact.doctor.target import Capability, Setting, Target
 
 #: A hit is looked for behind so many common tokens, where the block size isn't known or does not fit.
 _COMMON = 20
+_MOST_COMMON = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,10 @@ class _Tokens:
         self._left = list(range(self._form.first_free, self._form.num_tokens))
         self._draw.shuffle(self._left)
         return self
+
+    @property
+    def left(self) -> int:
+        return len(self._left)
 
     def take(self, count: int) -> tuple[int, ...]:
         taken, self._left = self._left[:count], self._left[count:]
@@ -108,12 +113,18 @@ def _reused(target: Target, tokens: _Tokens) -> Iterator[Scenario]:
     yield _named("a loaded context", saved)
     if target.can(Capability.REUSE):
         size = target.block_size or 0
-        for length in {size - 1, size, size + 1} if 1 < size <= 40 else {_COMMON}:
-            t = tokens.fresh()
-            shared = t.take(length)
-            before = Program(steps=feed("before", (*shared, *t.take(7))))
-            steps = feed("a", (*shared, *t.take(6)), length + 4, 1)
-            yield Scenario(name=f"a hit on {length} tokens", program=Program(steps=steps, before=(before,)), hits=True)
+        for length in sorted({size - 1, size, size + 1}) if 1 < size <= _MOST_COMMON else [_COMMON]:
+            yield _hit(target, tokens.fresh(), length, (4, 1, 1))
+
+
+def _hit(target: Target, t: _Tokens, length: int, counts: Sequence[int]) -> Scenario:
+    """counts: fed behind what is common, one after the other. A salt keeps what earlier programs left, and what others left, away."""
+    setting = Setting(salt=f"glass {length}") if target.can(Capability.SALT) else Setting()
+    shared = t.take(length)
+    before = Program(steps=feed("before", (*shared, *t.take(7))), setting=setting)
+    own = (*t.take(sum(counts) - len(t.walk)), *t.walk)
+    steps = feed("a", (*shared, *own), length + counts[0], *counts[1:])
+    return Scenario(name=f"a hit on {length} tokens", program=Program(steps=steps, setting=setting, before=(before,)), hits=True)
 
 
 def _walking(target: Target, tokens: _Tokens) -> Iterator[Scenario]:
@@ -124,11 +135,8 @@ def _walking(target: Target, tokens: _Tokens) -> Iterator[Scenario]:
     yield Scenario(name=after.name, program=Program(steps=(*steps, *_singly("a", 12, len(singles))), before=after.program.before))
     if target.can(Capability.REUSE):
         t = tokens.fresh()
-        length = target.block_size + 1 if target.block_size and target.block_size <= 40 else _COMMON
-        shared = t.take(length)
-        before = Program(steps=feed("before", (*shared, *t.take(7))))
-        program = Program(steps=feed("a", (*shared, *t.take(6), *t.walk), length + 6, *singles), before=(before,))
-        yield Scenario(name=f"a hit on {length} tokens", program=program, hits=True)
+        size, room = target.block_size or 0, t.left - 13
+        yield _hit(target, t, size + 1 if 1 < size < min(room, _MOST_COMMON) else min(room, _COMMON), (6, *singles))
 
 
 def _singly(name: str, first: int, count: int) -> tuple[Step, ...]:

@@ -75,9 +75,11 @@ class _State:
 
 
 class Scenes:
-    """Of every row that a run of `program` can show. hits: contexts may take over entries of the programs before."""
+    """Of every row that a run of `program` can show. hits: contexts may take over entries of the programs before. pads: batches are
+    padded to the longest."""
 
-    def __init__(self, program: Program, *, hits: bool = False) -> None:
+    def __init__(self, program: Program, *, hits: bool = False, pads: bool = True) -> None:
+        self._pads = pads
         self._moments: dict[int, tuple[dict[str, Phase], _State]] = {}
         state = _State(given={}, fed={}, lost={}, padding={}, after={})
         for other in program.before:
@@ -106,7 +108,7 @@ class Scenes:
             done = state.fed.get(name, 0)
             phases[name] = Phase.PROMPT if not done else Phase.DECODE if count == 1 else Phase.CHUNK
             if not done:
-                state.padding[name] = width - count
+                state.padding[name] = width - count if self._pads else 0
                 state.after[name] = self._began
             state.fed[name] = done + count
         copies = (dict(state.fed), dict(state.lost), dict(state.padding), dict(state.after))

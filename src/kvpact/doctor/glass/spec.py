@@ -37,6 +37,8 @@ GAINS = 3
 CARRIER = 8.0
 #: Ids behind `end` that a tokenizer may need for itself.
 SPARE = 3
+#: Whoever tries a server's vocabulary out begins with ids below it.
+LEAST_VOCAB = 256
 #: The norm divides by 2 ** NORM_POWER exactly.
 NORM_POWER = 2
 
@@ -115,7 +117,7 @@ class GlassSpec:
 
     @property
     def vocab_size(self) -> int:
-        return -(-(self.end + 1 + SPARE) // 64) * 64
+        return max(LEAST_VOCAB, -(-(self.end + 1 + SPARE) // 64) * 64)
 
     @property
     def shown(self) -> int:

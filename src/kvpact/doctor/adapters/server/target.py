@@ -13,6 +13,7 @@ from kvpact.doctor.adapters.server.client import Client
 from kvpact.doctor.adapters.server.dialects import Answer, Ask, Name
 from kvpact.doctor.adapters.server.limits import Limits, ask, find_out
 from kvpact.doctor.errors import TargetFailed
+from kvpact.doctor.glass.forms import RECOGNITION, recognise
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 
 #: Requests that are under way at once at most.
@@ -37,6 +38,20 @@ class Server(Target):
         self.max_len = limits.max_len
         self.block_size = limits.block_size
         self.capabilities = _capabilities(limits)
+
+    def recognise(self) -> None:
+        """Whether the glass checkpoint is served: then its rows are read, and only its tokens are sent."""
+        if not (self.limits.ids and self.limits.named_by_id):
+            return
+        asked = [(context, ask(self._client, self.limits, context, self._wanted(Setting(reuse=False)))) for context in RECOGNITION]
+        shown = [(context, {name: score for name, score in answer.shown.items() if isinstance(name, int)}) for context, answer in asked]
+        self.form = recognise(shown)
+        if self.form is not None:
+            self.window, self.vocab_size = self.form.window, self.form.num_tokens
+            self.capabilities |= {Capability.GLASS}
+
+    def glass(self) -> Target:
+        return self
 
     def describe(self) -> Mapping[str, str]:
         limits = self.limits
@@ -116,4 +131,6 @@ def connect(url: str, *, key: str | None = None, model: str | None = None, timeo
     """Raises TargetUnusable. A URL without a path means /v1 below it."""
     client = Client(url, key=key, timeout=timeout)
     client.path = client.path or "/v1"
-    return Server(client, find_out(client, model=model, vocab=vocab), name=url)
+    server = Server(client, find_out(client, model=model, vocab=vocab), name=url)
+    server.recognise()
+    return server
