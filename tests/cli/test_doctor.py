@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,10 +17,12 @@ from kvpact.cli.doctor import exit_code
 from kvpact.cli.doctor_progress import progress
 from kvpact.cli.fail import INTERRUPTED, Exit
 from kvpact.doctor import resolve
+from kvpact.doctor.fault import all_faults
 from kvpact.doctor.finding import Outcome, Report, Result
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.report.document import from_json
 from kvpact.doctor.resolve import Options
+from kvpact.doctor.selftest import Found, Score
 from kvpact.doctor.target import Target
 from scripted import Scripted
 
@@ -217,3 +220,33 @@ def test_what_the_doctor_knows_is_told_without_torch() -> None:
     loaded = set(ran.stdout.splitlines()[-1].split())
     assert "kvpact.doctor.symptoms" in loaded
     assert loaded.isdisjoint({"torch", "transformers"})
+
+
+def test_selftest_scores_the_doctor(kvpact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def scored(codes: Any, *, faults: Any, watch: Any, **more: Any) -> Score:
+        asked.append((list(codes), list(faults)))
+        right = Found(name="planted", code="KV101", named=("KV101",), found=True, alarms=(), seconds=1.0)
+        wrong = replace(right, name="missed", found=False, named=())
+        for double in (right, wrong)[: 1 + bool(codes)]:
+            watch(double)
+        return Score(doubles=(right, wrong)[: 1 + bool(codes)], seconds=2.0, workers=1)
+
+    monkeypatch.setattr("kvpact.doctor.selftest.selftest", scored)
+    code, out, err = kvpact("doctor", "selftest")
+    assert (code, out) == (0, "1 of 1 planted faults found, 1 named right, 0 false alarms, in 2 s with 1 processes\n")
+    assert err == "KV101 planted: named right (1.0 s)\n"
+    code, out, err = kvpact("doctor", "selftest", "--select", "KV101", "--json")
+    document = json.loads(out)
+    assert (code, document["found"], document["named_right"], len(document["doubles"])) == (1, 1, 1, 2)
+    assert "KV101 missed: missed" in err
+    assert asked[0] == ([], [fault.name for fault in all_faults()])
+    assert asked[1] == (["KV001", "KV101"], [fault.name for fault in all_faults() if fault.code == "KV101"])
+
+
+def test_glass_writes_a_checkpoint_to_be_served(kvpact: Any, tmp_path: Path) -> None:
+    code, out, _ = kvpact("doctor", "glass", str(tmp_path / "glass"))
+    assert code == 0
+    assert (tmp_path / "glass" / "config.json").is_file()
+    assert "model.safetensors" in out

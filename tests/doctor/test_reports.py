@@ -16,7 +16,7 @@ from kvpact.doctor.errors import ReportUnreadable
 from kvpact.doctor.finding import Outcome, Report, Result, Where
 from kvpact.doctor.registry import select
 from kvpact.doctor.report.document import as_json, from_json
-from kvpact.doctor.report.evidence import Visible, bars, ranges, visible_sets
+from kvpact.doctor.report.evidence import Visible, bars, placed, ranges, visible_sets
 from kvpact.doctor.report.github import workflow_commands
 from kvpact.doctor.report.html import as_html
 from kvpact.doctor.report.junit import as_junit
@@ -137,7 +137,7 @@ def test_the_terminal_groups_skipped_rules_by_what_they_need(every_outcome: Repo
 class _Page(HTMLParser):
     """Which elements, ids and links a page has; an element that is not closed is an error."""
 
-    VOID = frozenset({"meta", "rect", "path", "br"})
+    VOID = frozenset({"meta", "path", "br"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        if tag not in self.VOID or tag == "rect":
+        if tag not in self.VOID:
             self._open.append(tag)
         given = dict(attrs)
         if given.get("id"):
@@ -163,7 +163,7 @@ class _Page(HTMLParser):
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
-        if tag not in self.VOID or tag == "rect":
+        if tag not in self.VOID:
             self._open.pop()
 
     def handle_endtag(self, tag: str) -> None:
@@ -223,6 +223,44 @@ def test_visible_sets_may_be_told_of_several_tokens() -> None:
         ("from 10", [9], [10]),
     ]
     assert visible_sets({"visible_seen": [1]}) == []
+
+
+def test_what_is_nobody_s_own_has_rows_of_its_own(every_outcome: Report) -> None:
+    evidence = {"visible_expected": [0, 1], "visible_seen": [0, 1], "foreign_seen": {"b": [1, 2]}, "padding_seen": 2, "empty_seen": 0}
+    (visible,) = visible_sets(evidence)
+    assert visible.others == {"of b": {1, 2}, "padding": {0, 1}}
+    finding = replace(every_outcome.findings[0], evidence=evidence)
+    assert "  sees      ##.\n  of b       ++\n  padding   ++\n" in finding_text(finding, 80)
+    report = replace(every_outcome, results=(replace(every_outcome.results[1], findings=(finding,)),))
+    assert as_html(report).count('class="on extra"') == 4
+    assert "Seen, of b: 1 to 2." in as_html(report)
+
+
+def test_distances_are_drawn_as_they_should_be_and_as_they_were_read(every_outcome: Report) -> None:
+    evidence = {
+        "placed_expected": {"1": 1.0, "0": 2.0},
+        "placed_read": {"0": 3.0, "1": 1.0, "7": 9.0},
+        "visible_expected": [0],
+        "visible_seen": [0],
+    }
+    assert [(each.position, each.read) for each in placed(evidence)] == [(0, 3.0), (1, 1.0)]
+    finding = replace(every_outcome.findings[0], evidence=evidence)
+    text = as_html(replace(every_outcome, results=(replace(every_outcome.results[1], findings=(finding,)),)))
+    assert _Page(text).tags.count("svg") == 1
+    assert "1 of 2 keys were read more than half a position off." in text
+    assert text.count('class="dot beyond"') == 1
+    assert placed({"placed_expected": {"1": float("nan")}, "placed_read": {"1": 0.0}}) == []
+
+
+def test_a_finding_that_another_explains_comes_after_it_and_in_brief(every_outcome: Report) -> None:
+    general = replace(every_outcome.findings[0], code="KV101", explained_by="KV201", what="general")
+    specific = replace(every_outcome.findings[0], explained_by=None)
+    result = replace(every_outcome.results[1], findings=(general, specific))
+    text = on_terminal(replace(every_outcome, results=(result,)), 80)
+    assert text.index("KV201 future-visible") < text.index(
+        "KV101 cached-differs-from-recomputed\n  general\n  because   most likely of KV201"
+    )
+    assert text.count("  cure ") == 1
 
 
 def test_a_long_context_is_cut_around_the_first_wrong_position() -> None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvpact.cli.doctor_glass import glass
 from kvpact.cli.doctor_group import DEFAULT, DoctorGroup
 from kvpact.cli.doctor_look_up import rule, rules, symptoms
+from kvpact.cli.doctor_selftest import selftest
 from kvpact.cli.fail import INTERRUPTED, Exit
 from kvpact.cli.options import with_options
 from kvpact.errors import InvalidConfig, UnreadableFile
@@ -56,6 +58,9 @@ kvpact doctor rule KV101         what it checks, causes, cures
 kvpact doctor replay KV101-1.json hf:./my-model
 
                                  is that finding still there?
+
+kvpact doctor glass ./glass      a checkpoint that shows what was seen,
+                                 to be served by the engine under examination
 
 [bold]Exit codes[/bold]: 0 no findings, 1 findings, 2 could not run, or a rule broke off, 130 interrupted.
 """
@@ -245,6 +250,6 @@ def build_group() -> typer.Typer:
     """`kvpact doctor` and what is under it."""
     group = typer.Typer(name="doctor", cls=DoctorGroup, help=HELP, no_args_is_help=True, rich_markup_mode="rich")
     group.command(DEFAULT)(with_options(examine))
-    for command in (rules, rule, symptoms, replay):
+    for command in (rules, rule, symptoms, replay, glass, selftest):
         group.command()(with_options(command))
     return group

@@ -127,7 +127,9 @@ class Program:
 
     def _data(self) -> dict[str, Any]:
         steps = [{"step": type(step).__name__, **asdict(step)} for step in self.steps]
-        return {"steps": steps, "setting": asdict(self.setting), "before": [other._data() for other in self.before]}
+        # Defaults stay out: a program that was saved before a setting came to be is written as it was.
+        setting = {name: value for name, value in asdict(self.setting).items() if value != getattr(Setting(), name)}
+        return {"steps": steps, "setting": setting, "before": [other._data() for other in self.before]}
 
     @classmethod
     def from_json(cls, text: str) -> Program:

@@ -15,9 +15,22 @@ if TYPE_CHECKING:
 
 #: What scores alone are enough for, and what takes reading the cache.
 _SCORES = frozenset(
-    {Capability.ALL_ROWS, Capability.BATCH, Capability.REUSE, Capability.SALT, Capability.USAGE, Capability.TEXT, Capability.GLASS}
+    {
+        Capability.ALL_ROWS,
+        Capability.FULL_ROWS,
+        Capability.BATCH,
+        Capability.RAGGED,
+        Capability.REUSE,
+        Capability.SALT,
+        Capability.ABORT,
+        Capability.USAGE,
+        Capability.TEXT,
+        Capability.GLASS,
+        Capability.ADAPTER,
+        Capability.GENERATE,
+    }
 )
-_READS = frozenset({Capability.ENTRIES, Capability.STORAGE, Capability.TABLES})
+_READS = frozenset({Capability.ENTRIES, Capability.STORAGE, Capability.TABLES, Capability.STEPS, Capability.MODULE, Capability.WRITTEN})
 
 
 @dataclass(frozen=True, kw_only=True)

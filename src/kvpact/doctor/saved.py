@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class Saved:
         data: dict[str, Any] = json.loads(self.program.as_json())
         if self.code is not None:
             data["finding"] = {"code": self.code, "name": CODES[self.code], "what": self.what, "seed": self.seed}
-        return json.dumps(data, indent=1, sort_keys=True) + "\n"
+        return readable(data)
 
     def as_python(self) -> str:
         """A script: `python FILE TARGET` replays the program there."""
@@ -43,6 +43,17 @@ class Saved:
             code=json.dumps(self.code) if self.code else None,
             seed=self.seed,
         )
+
+
+def readable(data: Mapping[str, Any]) -> str:
+    """An object as JSON with a line for each field, and for each step of a program."""
+    lines = []
+    for name in sorted(data):
+        value = json.dumps(data[name], sort_keys=True, ensure_ascii=False)
+        if name == "steps":
+            value = "[" + ",".join(f"\n  {json.dumps(step, sort_keys=True)}" for step in data[name]) + "\n ]"
+        lines.append(f" {json.dumps(name)}: {value}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 _SCRIPT = '''"""{about}

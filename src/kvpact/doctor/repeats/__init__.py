@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from kvpact.doctor.saved import Saved, read_programs
+from kvpact.doctor.saved import Saved, read_programs, readable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Repeat:
 
     def as_json(self) -> str:
         data = json.loads(self.saved.as_json())
-        return json.dumps({**data, "double": self.double, "fault": self.fault}, indent=1, sort_keys=True) + "\n"
+        return readable({**data, "double": self.double, "fault": self.fault})
 
 
 @cache

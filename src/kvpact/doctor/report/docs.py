@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from kvpact.doctor import repeats
@@ -38,14 +39,6 @@ def write(folder: Path) -> list[Path]:
     return [folder / name for name in made]
 
 
-def first_doubles() -> Mapping[str, Fault]:
-    """The first double of each rule that has one."""
-    found: dict[str, Fault] = {}
-    for fault in all_faults():
-        found.setdefault(fault.code, fault)
-    return found
-
-
 def repeat_by(fault: Fault) -> Repeat | None:
     """The smallest program by which its rule finds the double; None where the finding has none."""
     report = examine(fault.make(), select([fault.code]))
@@ -57,10 +50,11 @@ def repeat_by(fault: Fault) -> Repeat | None:
 
 
 def write_repeats(folder: Path, codes: Sequence[str] = ()) -> list[Path]:
+    """By the first double of each rule whose finding has a program."""
     written = []
-    for code, fault in first_doubles().items():
+    for code, doubles in groupby(all_faults(), lambda fault: fault.code):
         if not codes or code in codes:
-            repeat = repeat_by(fault)
+            repeat = next(filter(None, map(repeat_by, doubles)), None)
             if repeat is not None:
                 file = folder / f"{code}.json"
                 file.write_text(repeat.as_json(), encoding="utf-8")

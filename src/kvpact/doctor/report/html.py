@@ -10,9 +10,9 @@ from importlib.resources import files
 from kvpact.doctor.codes import CODES, title
 from kvpact.doctor.finding import Finding, Outcome, Report
 from kvpact.doctor.registry import all_rules
-from kvpact.doctor.report.evidence import bars, ranges, visible_sets
-from kvpact.doctor.report.lines import ORDER, facts
-from kvpact.doctor.report.pictures import difference_picture, visible_picture
+from kvpact.doctor.report.evidence import bars, placed, ranges, visible_sets
+from kvpact.doctor.report.lines import ORDER, facts, ordered
+from kvpact.doctor.report.pictures import difference_picture, placed_picture, visible_picture
 from kvpact.doctor.rule import Rule
 
 #: More pictures of one kind say nothing new.
@@ -50,7 +50,7 @@ def _head(report: Report) -> Iterator[str]:
 def _findings(report: Report) -> Iterator[str]:
     if report.findings:
         yield '<section aria-labelledby="findings">\n<h2 id="findings">Findings</h2>'
-        for index, finding in enumerate(report.findings, 1):
+        for index, finding in enumerate(ordered(report.findings), 1):
             yield _finding(finding, index)
         yield "</section>"
 
@@ -72,15 +72,19 @@ def _finding(finding: Finding, index: int) -> str:
 
 
 def _figures(finding: Finding) -> Iterator[str]:
-    sets = visible_sets(finding.evidence)
-    wrong = [visible for visible in sets if visible.extra or visible.lacking]
-    for visible in (wrong or sets)[:_MOST_PICTURES]:
+    sets, places = visible_sets(finding.evidence), placed(finding.evidence)
+    wrong = [visible for visible in sets if visible.wrong]
+    for visible in (wrong or ([] if places else sets))[:_MOST_PICTURES]:
         said = [f"What the token sees{f' {visible.label}' if visible.label else ''}: filled is visible."]
         if visible.extra:
             said.append(f"Crossed: {ranges(visible.extra)}, seen and should be hidden.")
         if visible.lacking:
             said.append(f"Barred: {ranges(visible.lacking)}, hidden and should be seen.")
+        if visible.others:
+            said.append(f"Not its own at all: {', '.join(visible.others)}.")
         yield _figure(visible_picture(visible), " ".join(said))
+    if places:
+        yield _figure(placed_picture(places), "How far back each key is, by its position: hollow as it should be, filled as it was read.")
     measured = bars(finding.evidence)
     if measured:
         floor = "; the broken line is the noise floor" if finding.floor else ""

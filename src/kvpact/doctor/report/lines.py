@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvpact.doctor.codes import title
 from kvpact.doctor.finding import Finding, Outcome
@@ -32,6 +32,11 @@ def facts(finding: Finding) -> Iterator[tuple[str, str]]:
     yield "cure", finding.cure
 
 
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """What others are explained by comes before them."""
+    return sorted(findings, key=lambda finding: finding.explained_by is not None)
+
+
 def finding_text(finding: Finding, width: int = 100) -> str:
     """The whole finding as plain text."""
     return "\n".join("".join(parts) for parts in finding_lines(finding, width))
@@ -53,11 +58,21 @@ def finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
     yield f"  {'more':{LABEL - 2}}", f"kvpact doctor rule {finding.code}"
 
 
+def brief_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
+    """What was found, and what explains it."""
+    yield title(finding.code), ""
+    yield from (("", line) for line in wrapped(finding.what, width, 2))
+    if finding.explained_by:
+        yield f"  {'because':{LABEL - 2}}", f"most likely of {title(finding.explained_by)}"
+
+
 def sight_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
     """What was to be seen and what was, a mark for each position: `#` seen, `.` hidden, `+` seen wrongly, `-` hidden wrongly."""
-    for visible in visible_sets(finding.evidence):
+    for visible in filter(lambda visible: visible.wrong, visible_sets(finding.evidence)):
         start, stop = visible.around(_SHOWN)
         yield visible.label or "sees", "".join(visible.mark(position) for position in range(start, stop))
+        for name, positions in visible.others.items():
+            yield name[: LABEL - 3], "".join("+" if position in positions else " " for position in range(start, stop)).rstrip()
         said = f"positions {start} to {stop - 1}: # seen, . hidden"
         if visible.extra:
             said += f"; + {ranges(visible.extra)} seen, should be hidden"
@@ -66,7 +81,8 @@ def sight_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
         yield from (("", line[LABEL:]) for line in wrapped(said, width, LABEL))
 
 
-def wrapped(text: str, width: int, indent: int) -> list[str]:
-    """At least one line, each set in."""
-    space = " " * indent
-    return textwrap.wrap(text, max(width, indent + 20), initial_indent=space, subsequent_indent=space, break_long_words=False) or [space]
+def wrapped(text: str, width: int, indent: int, rest: int | None = None) -> list[str]:
+    """At least one line, each set in by `indent`, those after the first by `rest` where that is given."""
+    first, others = " " * indent, " " * (indent if rest is None else rest)
+    wide = max(width, len(others) + 20)
+    return textwrap.wrap(text, wide, initial_indent=first, subsequent_indent=others, break_long_words=False) or [first]

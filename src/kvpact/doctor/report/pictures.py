@@ -6,33 +6,40 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from kvpact.doctor.report.evidence import Bar, Visible, ranges
+from kvpact.doctor.report.evidence import Bar, Placed, Visible, ranges
 
 _CELL = 16
+_ROW = _CELL + 6
 _LEFT = 84
 #: Positions in one picture; more would be too small to read.
 _MOST = 48
 _BAR_HEIGHT = 150
+_PLACED_HEIGHT = 130
 #: Room beside the bars for the name of the floor.
 _RIGHT = 116
 
 
 def visible_picture(visible: Visible) -> str:
-    """Rows: expected and seen; columns: positions. A position that is wrong has a cross (seen) or a hollow box (missing)."""
+    """Rows: expected, seen, and what is nobody's own; columns: positions. One that is wrong has a cross (seen) or a hollow box
+    (missing)."""
     start, stop = visible.around(_MOST)
     columns = range(start, stop)
-    width, height = _LEFT + _CELL * max(len(columns), 1) + 8, 3 * _CELL + 34
-    parts = [_opening(width, height, "Visible positions", _told(visible))]
-    for row, (label, positions) in enumerate((("expected", visible.expected), ("seen", visible.seen))):
-        y = 8 + row * (_CELL + 6)
-        parts.append(f'<text class="label" x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{label}</text>')
+    rows = [("expected", visible.expected), ("seen", visible.seen), *visible.others.items()]
+    width, ground = _LEFT + _CELL * max(len(columns), 6) + 8, 8 + len(rows) * _ROW
+    parts = [_opening(width, ground + 34, "Visible positions", _told(visible))]
+    for row, (label, positions) in enumerate(rows):
+        y = 8 + row * _ROW
+        parts.append(f'<text class="label" x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(label[:11])}</text>')
         for place, position in enumerate(columns):
-            parts.append(_cell(_LEFT + place * _CELL, y, position in positions, _kind(visible, position) if row else "plain"))
+            filled = position in positions
+            kind = "plain" if row == 0 else _kind(visible, position) if row == 1 else "extra"
+            if row < 2 or filled:
+                parts.append(_cell(_LEFT + place * _CELL, y, filled, kind))
     for place, position in enumerate(columns):
         if position % 8 == 0 or position == stop - 1 < 8:
             x = _LEFT + place * _CELL + _CELL / 2
-            parts.append(f'<text class="tick" x="{x:g}" y="{2 * (_CELL + 6) + 20}" text-anchor="middle">{position}</text>')
-    parts.append(f'<text class="tick" x="{_LEFT}" y="{height - 4}">position{_cut(visible, start, stop)}</text></svg>')
+            parts.append(f'<text class="tick" x="{x:g}" y="{ground + 10}" text-anchor="middle">{position}</text>')
+    parts.append(f'<text class="tick" x="{_LEFT}" y="{ground + 30}">position{_cut(visible, start, stop)}</text></svg>')
     return "".join(parts)
 
 
@@ -58,11 +65,42 @@ def _told(visible: Visible) -> str:
         said.append(f"Seen and should be hidden: {ranges(visible.extra)}.")
     if visible.lacking:
         said.append(f"Hidden and should be seen: {ranges(visible.lacking)}.")
+    said += [f"Seen, {name}: {ranges(positions)}." for name, positions in visible.others.items()]
     return " ".join(said)
 
 
 def _cut(visible: Visible, start: int, stop: int) -> str:
     return "" if (start, stop) == (0, visible.stop) else f" (those around the first wrong one, of {visible.stop})"
+
+
+def placed_picture(places: Sequence[Placed]) -> str:
+    """Distance by the key's position: a hollow ring where it should be, a filled dot where it was read, a line between them."""
+    places = places[-_MOST:]
+    top = max(max(each.expected, each.read, 1.0) for each in places)
+    low = min(min(each.expected, each.read, 0.0) for each in places)
+    wrong = [each for each in places if abs(each.expected - each.read) > 0.5]
+    width, height, bottom = _LEFT + _CELL * max(len(places), 6) + 16, _PLACED_HEIGHT + 56, _PLACED_HEIGHT + 12
+    parts = [_opening(width, height, "Distances of keys", f"{len(wrong)} of {len(places)} keys were read more than half a position off.")]
+
+    def y(distance: float) -> float:
+        return bottom - (distance - low) / (top - low) * _PLACED_HEIGHT
+
+    for distance in sorted({low, (low + top) / 2, top}):
+        parts.append(f'<path class="grid" d="M{_LEFT} {y(distance):.1f}H{width - 8}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y(distance) + 4:.1f}" text-anchor="end">{distance:.3g}</text>')
+    for place, each in enumerate(places):
+        x = _LEFT + place * _CELL + _CELL // 2
+        kind = "beyond" if each in wrong else "within"
+        parts.append(f'<path class="span {kind}" d="M{x} {y(each.expected):.1f}V{y(each.read):.1f}"/>')
+        parts.append(f'<circle class="ring" cx="{x}" cy="{y(each.expected):.1f}" r="5"/>')
+        parts.append(
+            f'<circle class="dot {kind}" cx="{x}" cy="{y(each.read):.1f}" r="3.5">'
+            f"<title>position {each.position}: {each.read:.3g} back, {each.expected:.3g} expected</title></circle>"
+        )
+        if place % 4 == 0:
+            parts.append(f'<text class="tick" x="{x}" y="{bottom + 18}" text-anchor="middle">{each.position}</text>')
+    parts.append(f'<text class="tick" x="{_LEFT}" y="{height - 6}">position</text></svg>')
+    return "".join(parts)
 
 
 def difference_picture(bars: Sequence[Bar], floor: float | None) -> str:
@@ -104,7 +142,7 @@ class _Scale:
         if floor is not None and 0 < floor < math.inf:
             known.append(floor)
         low, high = math.floor(math.log10(min(known, default=1e-3))), math.ceil(math.log10(max(known, default=1.0)))
-        return cls(max(low, high - 12) - (low == high), high, floor)
+        return cls(min(max(low, high - 12), high - 3), high, floor)
 
     def y(self, nats: float) -> float:
         """0 has no logarithm: it stands on the ground."""

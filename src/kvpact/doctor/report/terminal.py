@@ -28,7 +28,7 @@ _NAME = 46
 
 def show(report: Report, console: Console) -> None:
     width = min(console.width, _WIDEST)
-    for finding in report.findings:
+    for finding in lines.ordered(report.findings):
         console.print()
         for line in finding_lines(finding, width):
             console.print(line, soft_wrap=True)
@@ -45,22 +45,21 @@ def show(report: Report, console: Console) -> None:
 
 
 def finding_lines(finding: Finding, width: int = _WIDEST) -> Iterator[Text]:
-    (heading, _), *rest = lines.finding_lines(finding, width)
+    """One that another explains is told in brief: its cure is the other's."""
+    (heading, _), *rest = lines.finding_lines(finding, width) if finding.explained_by is None else lines.brief_lines(finding, width)
     yield Text(heading, style="bold red")
     for label, text in rest:
         yield Text.assemble((label, "bold"), text)
 
 
 def _results(results: Sequence[Result], width: int) -> Iterator[Text]:
-    """A line for each; the reason goes below where there is no room beside."""
+    """A line for each, and more for a long reason. What a finding says above is not said again."""
     for result in results:
-        reason = lines.wrapped(result.reason, width, _NAME if width >= 100 else 8)
-        name = f"  {title(result.code)}"
-        if width >= 100:
-            yield Text.assemble(f"{name:{_NAME - 1}} ", (reason.pop(0).lstrip(), "dim"))
-        else:
-            yield Text(name)
-        yield from (Text(line, style="dim") for line in reason if line.strip())
+        said = "" if result.findings and result.outcome is Outcome.FAILED else result.reason
+        name = f"  {title(result.code):{_NAME - 3}} " if width >= 100 else f"  {title(result.code)}{':' if said else ''} "
+        first, *rest = lines.wrapped(f"{name}{said}", width, 0, _NAME if width >= 100 else 8)
+        yield Text.assemble(first[: len(name)], (first[len(name) :], "dim"))
+        yield from (Text(line, style="dim") for line in rest)
 
 
 def _skipped(results: Sequence[Result], width: int) -> Iterator[Text]:
