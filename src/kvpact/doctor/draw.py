@@ -58,6 +58,7 @@ class _Drawing:
         self.steps: list[Step] = []
         self.contexts: dict[str, _Context] = {}
         self.saved: dict[str, list[int]] = {}
+        self.free: list[str] = []
         self.used, self.unfed, self.filled = 0, False, False
         self.edges, self.longest = edges(target), longest(target)
 
@@ -102,8 +103,9 @@ class _Drawing:
 
     def feed(self) -> bool:
         names = self._together()
-        if not names:
-            return self.begin()
+        return self._feed(names) if names else self.begin()
+
+    def _feed(self, names: list[str]) -> bool:
         room = min(self._most() - len(self.contexts[name].tokens) for name in names)
         if room < 1:
             return False
@@ -139,6 +141,9 @@ class _Drawing:
         source, name = self.random.choice(self._alone()), self._name()
         self.steps.append(Fork(source, name))
         self.contexts[name] = _Context(tokens=list(self.contexts[source].tokens), group=self.used)
+        if self.random.random() < 0.7:  # a fork shows what it is when both go on
+            for each in self.random.sample([source, name], 2):
+                self._feed([each])
         return True
 
     def reorder(self) -> bool:
@@ -177,11 +182,14 @@ class _Drawing:
         name = self.random.choice(self._alone())
         self.steps.append(Abort(name))
         del self.contexts[name]
-        return True
+        self.free.append(name)
+        return self.begin() if self.random.random() < 0.5 else True
 
     def _name(self) -> str:
-        """Each is used once, so that a step says which context it means."""
+        """That of a context that was given up, now and then: nothing of it may be left."""
         self.used += 1
+        if self.free and self.random.random() < 0.6:
+            return self.free.pop()
         return f"c{self.used}"
 
     def _groups(self) -> list[list[str]]:

@@ -222,32 +222,32 @@ def with_programs(
     deadline: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """The report with what `count` programs found besides, under the nearest rules. What a rule has found already is not told again,
-    and a general finding adds nothing to a specific one. expected: codes that may fail."""
+    """The report with what `count` programs found besides, under the nearest rules; where rules have failed, programs fail of the same
+    cause and would only give it other names, so they are counted. expected: codes that may fail."""
     start = time.monotonic()
     exam = Exam(target, seed=report.seed)
     check(next(rule for rule in all_rules() if rule.code == "KV001"), exam)
     run = run_programs(target, exam.noise, range(count), seed=report.seed, deadline=deadline, progress=progress)
     said = str(run) if exam.powerful else f"{run}; attention is near to uniform, so faults of context hide"
     results = list(report.results)
-    for failure in run.failures:
-        found = finding(failure, target, exam.noise, report.seed)
-        if found.code not in (expected or {}):
-            _add(results, found)
+    told = [finding(failure, target, exam.noise, report.seed) for failure in run.failures]
+    if told and any(result.outcome in (Outcome.FAILED, Outcome.XFAILED) for result in results):
+        said += " (of what the rules found, most likely)"
+    else:
+        for found in told:
+            if found.code not in (expected or {}):
+                _add(results, found)
     described = {**report.described, "programs": said}
     return replace(report, results=tuple(results), described=described, seconds=report.seconds + time.monotonic() - start)
 
 
 def _add(results: list[Result], found: Finding) -> None:
-    failed = [result.code for result in results if result.outcome in (Outcome.FAILED, Outcome.XFAILED)]
-    general = found.code.startswith("KV1")
-    if found.code in failed or (general and any(not code.startswith("KV1") for code in failed)):
-        return
     place = next((index for index, result in enumerate(results) if result.code == found.code), None)
-    seconds = 0.0 if place is None else results[place].seconds
-    told = Result(code=found.code, outcome=Outcome.FAILED, reason=found.what, findings=(found,), seconds=seconds)
+    if place is not None and results[place].findings:
+        return
+    told = Result(code=found.code, outcome=Outcome.FAILED, reason=found.what, findings=(found,))
     if place is None:
         results.append(told)
         results.sort(key=lambda result: result.code)
     else:
-        results[place] = told
+        results[place] = replace(told, seconds=results[place].seconds)

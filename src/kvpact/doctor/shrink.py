@@ -59,7 +59,8 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _much_smaller(program: Program) -> Iterator[Program]:
-    """Of a long program: no checks, its first half, without one context, without one call and what it feeds."""
+    """Of a long program: no checks, its first half, without one context, without one call and what it feeds, with tokens submitted
+    earlier and at once."""
     steps = program.steps
     bare = tuple(step for step in steps if not isinstance(step, Expect))
     if len(bare) < len(steps):
@@ -77,6 +78,20 @@ def _much_smaller(program: Program) -> Iterator[Program]:
                 first -= 1
             if first < place:
                 yield replace(program, steps=steps[:first] + steps[place + 1 :])
+    yield from _gathered(program)
+
+
+def _gathered(program: Program) -> Iterator[Program]:
+    """Two Submits of a context become one."""
+    first: dict[str, int] = {}
+    for place, step in enumerate(program.steps):
+        if isinstance(step, Submit) and first.setdefault(step.name, place) != place:
+            steps = list(program.steps)
+            earlier = steps[first[step.name]]
+            assert isinstance(earlier, Submit)
+            steps[first[step.name]] = replace(earlier, tokens=(*earlier.tokens, *step.tokens))
+            del steps[place]
+            yield replace(program, steps=tuple(steps))
 
 
 def _without(steps: tuple[Step, ...], name: str) -> tuple[Step, ...]:
