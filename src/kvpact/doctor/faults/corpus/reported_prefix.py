@@ -66,7 +66,9 @@ class _CountedOnceSession(TinySession):
         super()._find(context)
         if not new:
             return
-        found = self.looked_up.setdefault(key, [(block, self.pool.published[block]) for block in context.table])
+        if context.table:
+            self.looked_up.setdefault(key, [(block, self.pool.published[block]) for block in context.table])
+        found = self.looked_up.get(key, [])
         self._give_back(context.table)
         context.table = []
         for block, entry in found:
