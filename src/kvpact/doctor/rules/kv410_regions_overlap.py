@@ -75,7 +75,9 @@ def padded(exam: Exam) -> Verdict:
     got = "feeding a batch of three changed the entries of a fourth context, which has the cache's last slot and was fed just before"
     where = Where(request="a", layer=moved[0] // 2)
     return failed(
-        Finding(code="KV410", what=got, expected=_EXPECTED, got=got, where=where, exact=True, cause=_PADDED[0], cure=_PADDED[1], program=program)
+        Finding(
+            code="KV410", what=got, expected=_EXPECTED, got=got, where=where, exact=True, cause=_PADDED[0], cure=_PADDED[1], program=program
+        )
     )
 
 
