@@ -59,8 +59,13 @@ def as_target(engine: Any, options: Options | None = None) -> Target:
         from kvpact.doctor.adapters.huggingface import HuggingFace
 
         return HuggingFace(engine, name=type(engine).__name__)
+    if callable(engine) or hasattr(engine, "step") or hasattr(engine, "generate"):
+        from kvpact.doctor.adapters.callables import as_callable_target
+
+        return as_callable_target(engine, name=getattr(engine, "__name__", type(engine).__name__))
     raise TargetUnusable(
-        f"{type(engine).__name__} is no engine that the doctor knows", hint="give a kvpact.doctor.Target, or text as the command line takes"
+        f"{type(engine).__name__} is no engine that the doctor knows",
+        hint="give a kvpact.doctor.Target, a callable, or text as the command line takes",
     )
 
 

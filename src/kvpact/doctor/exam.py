@@ -102,13 +102,17 @@ class Exam:
             raise OutOfTime
         return execute(program, self.target, inspect=inspect, observe=observe)
 
+    @property
+    def cold(self) -> Setting:
+        """Of sessions that take nothing over, so that a broken hit is no part of what they show."""
+        return Setting(reuse=not self.target.can(Capability.REUSE))
+
     def recomputed(self, tokens: Sequence[int]) -> list[Row]:
         """Rows of `tokens` fed at once to a fresh context that takes over nothing: what every other way must give. One row for each
         token with ALL_ROWS, else the last one's."""
         key = tuple(tokens)
         if key not in self._recomputed:
-            reuse = not self.target.can(Capability.REUSE)
-            program = Program(steps=feed("alone", key), setting=Setting(reuse=reuse))
+            program = Program(steps=feed("alone", key), setting=self.cold)
             self._recomputed[key] = [seen.row for seen in self.run(program).rows]
         return self._recomputed[key]
 

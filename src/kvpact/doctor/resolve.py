@@ -52,9 +52,16 @@ def _kvpact(rest: str, options: Options) -> Target:
     return load(rest, switches=options.switches, dtype=options.dtype)
 
 
+def _vllm(rest: str, options: Options) -> Target:
+    from kvpact.doctor.adapters.vllm import load
+
+    return load(rest, dtype=options.dtype)
+
+
 BUILT_IN: Mapping[str, Opener] = {
     "hf": _huggingface,
     "kvpact": _kvpact,
+    "vllm": _vllm,
     "http": partial(_server, "http"),
     "https": partial(_server, "https"),
 }
@@ -69,7 +76,9 @@ def resolve(text: str, options: Options) -> Target:
         if colon and found.name == scheme:
             return found.load()(rest, options)
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):
-        raise TargetUnusable("callables are not examined yet", hint="hf:FOLDER is")
+        from kvpact.doctor.adapters.callables import load
+
+        return load(text, vocab=options.vocab, dtype=options.dtype)
     if not colon:
         return _kvpact(text, options)
     raise TargetUnusable(f"{text!r} names no target", hint="hf:FOLDER, module:attribute, http://host:port/v1, or a model's name")

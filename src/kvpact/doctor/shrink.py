@@ -47,21 +47,59 @@ def _smaller(program: Program) -> Iterator[Program]:
     for place in reversed(range(len(program.steps))):
         yield replace(program, steps=program.steps[:place] + program.steps[place + 1 :])
     for share in (2, 1):
-        shorter = _shorter(program, share)
-        if shorter is not None:
-            yield shorter
+        names = {step.name: None for step in program.steps if isinstance(step, Submit)}
+        for shorter in (_shorter(program, share), _later(program, share), *(_shorter(program, share, name) for name in names)):
+            if shorter is not None:
+                yield shorter
     for place, other in enumerate(program.before):
         for smaller in _smaller(other):
             yield replace(program, before=(*program.before[:place], smaller, *program.before[place + 1 :]))
 
 
-def _shorter(program: Program, share: int) -> Program | None:
-    """Every Submit loses the last half of its tokens (share 2) or one (share 1); pieces shrink with them."""
+def _later(program: Program, share: int) -> Program | None:
+    """Every context loses the same number of tokens at its start, in the programs before, too: what they have in common stays common."""
+    lengths = [count for each in (program, *program.before) for count in _begun(each).values()]
+    cut = 0 if not lengths else min(lengths) // 2 if share == 2 else min(1, min(lengths) - 1)
+    if cut < 1:
+        return None
+    return replace(_beheaded(program, cut), before=tuple(_beheaded(other, cut) for other in program.before))
+
+
+def _begun(program: Program) -> dict[str, int]:
+    """Tokens of each context's first feed."""
+    begun: dict[str, int] = {}
+    for step in program.steps:
+        if isinstance(step, Advance):
+            for name, count in step.counts:
+                begun.setdefault(name, count)
+    return begun
+
+
+def _beheaded(program: Program, cut: int) -> Program:
+    """cut: less than any context's first feed."""
+    steps: list[Step] = []
+    given, fed = set[str](), set[str]()
+    for step in program.steps:
+        if isinstance(step, Submit) and step.name not in given:
+            given.add(step.name)
+            step = replace(step, tokens=step.tokens[cut:])
+        elif isinstance(step, Advance):
+            counts = tuple((name, count if name in fed else count - cut) for name, count in step.counts)
+            fed.update(name for name, _ in counts)
+            step = Advance(counts)
+        elif isinstance(step, Truncate):
+            step = replace(step, length=max(1, step.length - cut))
+        steps.append(step)
+    return replace(program, steps=tuple(steps))
+
+
+def _shorter(program: Program, share: int, only: str | None = None) -> Program | None:
+    """Every Submit (of context `only`) loses the last half of its tokens (share 2) or one (share 1); pieces shrink with them."""
     steps: list[Step] = []
     given: dict[str, int] = {}
     for step in program.steps:
         if isinstance(step, Submit):
-            cut = len(step.tokens) // 2 if share == 2 else len(step.tokens) - 1
+            cut = len(step.tokens) if only not in (None, step.name) else len(step.tokens) // 2 if share == 2 else len(step.tokens) - 1
             if cut < 1:
                 return None
             given[step.name] = given.get(step.name, 0) + cut
@@ -73,7 +111,7 @@ def _shorter(program: Program, share: int) -> Program | None:
             counts = tuple((name, count) for name, count in counts if count)
             if counts:
                 steps.append(Advance(counts))
-        elif isinstance(step, Truncate):
+        elif isinstance(step, Truncate) and only in (None, step.name):
             steps.append(replace(step, length=max(1, step.length // 2 if share == 2 else step.length - 1)))
         else:
             steps.append(step)

@@ -217,6 +217,11 @@ class Target(ABC):
         """The `torch.nn.Module` that a feed runs."""
         raise NotOffered(Capability.MODULE)
 
+    def at_precision(self, dtype: str) -> Target | None:
+        """The same engine and weights computing in `dtype` ("float32"), where it can be had: a real fault is as large there, and
+        rounding is not."""
+        return None
+
     def glass(self) -> Target:
         """The same engine with the transparent checkpoint's weights; its `form` reads its rows."""
         raise NotOffered(Capability.GLASS)

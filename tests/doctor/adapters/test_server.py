@@ -139,6 +139,26 @@ def test_llama_cpps_own_interface_is_understood() -> None:
     assert row[int(np.argmax(Toy().row(TOKENS, "")[0]))] == pytest.approx(Toy().row(TOKENS, "")[0].max())
 
 
+def test_llama_cpp_is_made_to_draw_a_token_that_is_no_piece_of_a_character() -> None:
+    """It shows no log-probabilities behind such a piece: here, behind every id that is divisible by three."""
+
+    def native(number: int, asked: Asked) -> Sent | None:
+        if asked.path != "/completion":
+            return None
+        scores, _ = Toy().row(asked.body["prompt"], "")
+        best = np.argsort(-scores)[: asked.body["n_probs"]]
+        drawn = asked.body["logit_bias"][0][0] if "logit_bias" in asked.body else int(best[number % len(best)])
+        shown = [{"id": int(token), "token": f"<{token}>", "logprob": float(scores[token])} for token in best]
+        told = [{"id": drawn, "top_logprobs": shown}] if drawn % 3 else []
+        return Sent(body=json.dumps({"completion_probabilities": told}).encode())
+
+    with serving(completions=False, mischief=native) as served:
+        target = connect(served.url)
+        session = target.open(Setting())
+        for start in range(20, 60):
+            assert session.feed({f"{start}": range(start, start + 4)})
+
+
 def test_full_rows_are_declared_where_the_whole_vocabulary_is_shown() -> None:
     with serving(top=300) as served:
         target = connect(served.url, vocab=300)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from kvpact.doctor.compare import Case, Words, against
+from kvpact.doctor.continuation import decoded
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.target import Capability
 
 _DECODED = 6
 _CAUSE = "a decode step sees another context than the prompt did: its mask, its positions or the cache's length"
@@ -32,6 +34,10 @@ def decode(exam: Exam) -> Verdict:
     return against(exam, map(case, exam.edges()), _WORDS, gap=exam.gap)
 
 
+def own_answers(exam: Exam) -> Verdict:
+    return decoded(exam, "KV101", _CAUSE, _CURE)
+
+
 RULE = Rule(
     code="KV101",
     page=Page(
@@ -42,5 +48,8 @@ RULE = Rule(
         causes=((_CAUSE, _CURE),),
         seen_in=("ml-explore/mlx-lm#93", "huggingface/transformers#30400"),
     ),
-    ways=(Way(name="decode", needs=frozenset(), check=decode),),
+    ways=(
+        Way(name="decode", needs=frozenset(), check=decode),
+        Way(name="own answers", needs=frozenset({Capability.GENERATE}), check=own_answers),
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.continuation import answered_together
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.program import Advance, Program, Submit
@@ -55,6 +56,10 @@ def joining(exam: Exam) -> Verdict:
     return against(exam, [("a prompt joins a decoding context", build)], _WORDS)
 
 
+def own_answers(exam: Exam) -> Verdict:
+    return answered_together(exam, "KV102", _CAUSE, _CURE)
+
+
 RULE = Rule(
     code="KV102",
     page=Page(
@@ -76,6 +81,7 @@ RULE = Rule(
     ),
     ways=(
         Way(name="together", needs=frozenset({Capability.BATCH}), check=together),
+        Way(name="own answers", needs=frozenset({Capability.GENERATE, Capability.BATCH}), check=own_answers),
         Way(name="joining", needs=frozenset({Capability.BATCH, Capability.RAGGED}), check=joining),
     ),
 )

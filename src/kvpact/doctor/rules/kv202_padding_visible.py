@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvpact.doctor.company import beside_a_longer_one
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
@@ -73,6 +74,7 @@ RULE = Rule(
     ),
     ways=(
         Way(name="change the padding", needs=frozenset({Capability.BATCH, Capability.PADDING}), check=flip, exact=True),
+        Way(name="beside a longer request", needs=frozenset({Capability.BATCH}), check=beside_a_longer_one),
         glass_way("KV202", Capability.BATCH, Capability.PADDING),
     ),
 )

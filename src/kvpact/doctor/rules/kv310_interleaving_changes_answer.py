@@ -26,7 +26,9 @@ def turns(exam: Exam) -> Verdict:
             given = [Submit(name, exam.tokens(f"{tag} {name}", size + _ROUNDS)) for name, size in sizes.items()]
             begin = {name: Advance(((name, size),)) for name, size in sizes.items()}
             a, b, c = (Advance(((name, 1),)) for name in sizes)
-            return Program(steps=(*given, begin["a"], begin["b"], a, b, begin["c"], a, c, b, c, b, a, c))
+            steps = (*given, begin["a"], begin["b"], a, b, begin["c"], a, c, b, c, b, a, c)
+            # Hits have rules of their own: KV104 and the family KV5xx.
+            return Program(steps=steps, setting=exam.cold)
 
         return f"from prompts of {', '.join(map(str, sizes.values()))} tokens", build
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import gcd
 from random import Random, SystemRandom
 from typing import Any
 
 from kvpact.doctor.adapters.server.client import Client, Reply
-from kvpact.doctor.adapters.server.dialects import Answer, Ask, Chat, Completions, Dialect, Native, Prompt
+from kvpact.doctor.adapters.server.dialects import Answer, Ask, Chat, Completions, Dialect, Name, Native, Prompt
 from kvpact.doctor.adapters.server.words import WORDS, text_of
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
 
@@ -18,6 +19,9 @@ _LEAST_VOCAB = 256
 #: More than this many log-probabilities an answer would cost more than they tell.
 _MOST_SHOWN = 1024
 _TOPS = (100, 50, 20, 10, 5, 3, 2, 1)
+#: A bias that leaves no other token a chance; nats within which two answers say the same.
+_FORCED, _ALIKE = 100.0, 0.1
+_DRAWS = 8
 _MAX_LENS = (640, 320, 160, 80, 40)
 #: No block of one of these sizes fits all three in multiples that share a factor: the counts that a hit reports give the size away.
 _PROBE_LENGTHS = (199, 183, 171)
@@ -65,7 +69,9 @@ def find_out(client: Client, *, model: str | None = None, vocab: int | None = No
     meta: Mapping[str, Any] = card["meta"] if isinstance(card.get("meta"), dict) else {}
     told = vocab or _whole(meta.get("n_vocab"))
     probe = _Probe(client, limits)
+    probe.drawn()
     probe.extras()
+    told = told or probe.whole()
     probe.tops(told)
     probe.vocabulary(told)
     probe.length(_whole(card.get("max_model_len")) or _whole(meta.get("n_ctx")))
@@ -99,7 +105,7 @@ def _dialect(client: Client, model: str | None, server: str) -> Limits:
         limits = Limits(model=model, server=server, dialect=dialect, ids=ids)
         tokens = tuple(range(16, 24))
         try:
-            answer = ask(client, limits, tokens, Ask(top=1))
+            answer = _first_answer(client, limits, tokens)
         except TargetFailed as error:
             reasons.append(f"{dialect.name} with {'token ids' if ids else 'text'}: {error.message}")
             continue
@@ -110,8 +116,22 @@ def _dialect(client: Client, model: str | None, server: str) -> Limits:
     raise TargetUnusable(f"no way to ask this server for log-probabilities. {'; '.join(reasons)}", hint="does it offer logprobs at all?")
 
 
+def _first_answer(client: Client, limits: Limits, tokens: Sequence[int]) -> Answer:
+    """Whatever is drawn: a server may show nothing behind some tokens (see `_Probe.drawn`). Raises TargetFailed."""
+    for _ in range(_DRAWS - 1):
+        reply = _reply(client, limits, tokens, Ask(top=1))
+        with suppress(TargetFailed):
+            return limits.dialect.read(reply.body, 1)
+    return ask(client, limits, tokens, Ask(top=1))
+
+
 def ask(client: Client, limits: Limits, tokens: Sequence[int], wanted: Ask) -> Answer:
     """Raises TargetFailed."""
+    return limits.dialect.read(_reply(client, limits, tokens, wanted).body, wanted.top)
+
+
+def _reply(client: Client, limits: Limits, tokens: Sequence[int], wanted: Ask) -> Reply:
+    """One that was served. Raises TargetFailed."""
     prompt: Prompt = list(tokens) if limits.ids else text_of(tokens)
     reply = client.post(limits.dialect.path(client.path), limits.dialect.body(limits.model, prompt, wanted))
     _refused(reply)
@@ -119,7 +139,7 @@ def ask(client: Client, limits: Limits, tokens: Sequence[int], wanted: Ask) -> A
         raise TargetFailed(f"the answer is not a JSON object, and begins with {reply.text[:40]!r}", hint="look at the server's log")
     if not reply.ok:
         raise TargetFailed(f"the server refused a request: {reply.said()}", hint="look at the server's log")
-    return limits.dialect.read(reply.body, wanted.top)
+    return reply
 
 
 class _Probe:
@@ -150,6 +170,13 @@ class _Probe:
             extra = {**self.limits.extra, name: True}
             if self._taken(self._tokens(8), extra=extra) is not None:
                 self.limits = replace(self.limits, extra=extra)
+
+    def whole(self) -> int | None:
+        """The vocabulary's size, where a server is willing to show all of it and there is not much."""
+        answer = self._taken(self._tokens(8), top=_MOST_SHOWN)
+        if answer is None or len(answer.shown) >= _MOST_SHOWN:
+            return None
+        return len(answer.shown) if set(answer.shown) == set(range(len(answer.shown))) else None
 
     def tops(self, vocab: int | None) -> None:
         """The most that are taken, up to what is worth its cost; a server may also take more and show fewer."""
@@ -187,6 +214,20 @@ class _Probe:
                 self.limits = replace(self.limits, vocab_size=highest)
         rounded = 1 << (highest.bit_length() - 1)
         self.limits = replace(self.limits, vocab_size=told or rounded, named_below=told or 2 * rounded)
+
+    def drawn(self) -> None:
+        """llama.cpp shows nothing where the drawn token is a piece of a character: with a bias it draws one that is none. What it shows
+        must be the same with and without."""
+        if self.limits.server != "llamacpp" and not isinstance(self.limits.dialect, Native):
+            return
+        tokens = self._tokens(8)
+        draws = [answer for _ in range(_DRAWS) if (answer := self._taken(tokens, top=_DRAWS)) is not None]
+        for name in [name for name in draws[0].shown if isinstance(name, int)] if draws else []:
+            extra = {**self.limits.extra, "logit_bias": [[name, _FORCED]]}
+            biased = self._taken(tokens, extra=extra, top=_DRAWS)
+            if biased is not None and _alike(draws[0].shown, biased.shown):
+                self.limits = replace(self.limits, extra=extra)
+                return
 
     def length(self, told: int | None) -> None:
         """A word may be several tokens, and a server may add some of its own."""
@@ -232,6 +273,11 @@ class _Probe:
         if not hits or self._taken(self._tokens(8), reuse=False) is None:
             return False
         return not self._hit(length, None, {"reuse": False})
+
+
+def _alike(one: Mapping[Name, float], other: Mapping[Name, float]) -> bool:
+    common = one.keys() & other.keys()
+    return len(common) > len(one) // 2 and all(abs(one[name] - other[name]) < _ALIKE for name in common)
 
 
 def _multiple(lengths: Sequence[int], counts: Sequence[int | None]) -> int | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from kvpact.doctor.adapters.server.dialects import Answer, Ask, Name
 from kvpact.doctor.adapters.server.limits import Limits, ask, find_out
 from kvpact.doctor.errors import TargetFailed
 from kvpact.doctor.glass.forms import RECOGNITION, recognise
+from kvpact.doctor.glass.reading import Form
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 
 #: Requests that are under way at once at most.
@@ -38,19 +40,24 @@ class Server(Target):
         self.max_len = limits.max_len
         self.block_size = limits.block_size
         self.capabilities = _capabilities(limits)
-
-    def recognise(self) -> None:
-        """Whether the glass checkpoint is served: then its rows are read, and only its tokens are sent."""
-        if not (self.limits.ids and self.limits.named_by_id):
-            return
-        asked = [(context, ask(self._client, self.limits, context, self._wanted(Setting(reuse=False)))) for context in RECOGNITION]
-        shown = [(context, {name: score for name, score in answer.shown.items() if isinstance(name, int)}) for context, answer in asked]
-        self.form = recognise(shown)
-        if self.form is not None:
+        self.form = self._glass_form()
+        if self.form is not None:  # only tokens that it reads are sent
             self.window, self.vocab_size = self.form.window, self.form.num_tokens
             self.capabilities |= {Capability.GLASS}
 
+    def _glass_form(self) -> Form | None:
+        """Where the glass checkpoint is what is served, its own rows say so. An id that does not exist is refused, as is all else."""
+        if not (self.limits.ids and self.limits.named_by_id):
+            return None
+        rows: list[tuple[Sequence[int], Mapping[int, float]]] = []
+        with suppress(TargetFailed):
+            for context in RECOGNITION:
+                shown = ask(self._client, self.limits, context, self._wanted(Setting(reuse=False))).shown
+                rows.append((context, {name: score for name, score in shown.items() if isinstance(name, int)}))
+        return recognise(rows) if len(rows) == len(RECOGNITION) else None
+
     def glass(self) -> Target:
+        """What is served is the glass checkpoint itself."""
         return self
 
     def describe(self) -> Mapping[str, str]:
@@ -131,6 +138,4 @@ def connect(url: str, *, key: str | None = None, model: str | None = None, timeo
     """Raises TargetUnusable. A URL without a path means /v1 below it."""
     client = Client(url, key=key, timeout=timeout)
     client.path = client.path or "/v1"
-    server = Server(client, find_out(client, model=model, vocab=vocab), name=url)
-    server.recognise()
-    return server
+    return Server(client, find_out(client, model=model, vocab=vocab), name=url)

@@ -1,0 +1,211 @@
+"""`step(token_ids, state) -> (logits, state)`: the callable keeps the batch's state, the doctor says which tokens come."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.target import Capability, Row, Session, Setting, Target
+from kvpact.errors import KvpactError
+
+#: Tokens of a context where nobody says how many there may be.
+LONGEST = 256
+_FORM = "give (logits, state): logits [rows, vocab] of each row's last token, or a list of [tokens of the row, vocab]"
+
+Step = Callable[..., Any]
+#: The name of a declaration -> its value, None where there is none.
+Declared = Callable[[str], Any]
+
+
+class CallableStep(Target):
+    """declared: vocab_size, max_len, block_size, window, copyable, truncate, reorder, where the user tells them. again: the same at
+    another precision, where a factory made it."""
+
+    level = 1
+
+    def __init__(self, step: Step, declared: Declared, *, name: str) -> None:
+        self.step = step
+        self.name = name
+        self.again: Callable[[str], Target] | None = None
+        self.max_len = int(declared("max_len") or LONGEST)
+        self.block_size, self.window = declared("block_size"), declared("window")
+        self.cut, self.order = declared("truncate"), declared("reorder")
+        self._told: dict[str, str] = {}
+        self.pads = "pad_id" in _names(step)
+        found = {Capability.FULL_ROWS, Capability.ABORT}
+        found |= {Capability.FORK, Capability.SAVE} if declared("copyable") else set()
+        found |= {Capability.TRUNCATE} if callable(self.cut) else set()
+        self.vocab_size, more = self._probed(declared("vocab_size"))
+        found |= more
+        if Capability.BATCH in found:
+            found |= {Capability.PADDING} if self.pads else set()
+            found |= {Capability.REORDER} if callable(self.order) else set()
+        self.capabilities = frozenset(found)
+
+    def open(self, setting: Setting) -> Session:
+        return _StepSession(self, setting)
+
+    def describe(self) -> Mapping[str, str]:
+        return {"engine": f"callable {self.name}", "vocabulary": str(self.vocab_size), **self._told}
+
+    def at_precision(self, dtype: str) -> Target | None:
+        return None if self.again is None else self.again(dtype)
+
+    def call(self, token_ids: list[list[int]], state: Any, pad_id: int | None = None) -> tuple[list[list[Row]], Any]:
+        """Rows by row of the batch. Raises TargetFailed for what is no answer."""
+        given = {} if pad_id is None else {"pad_id": pad_id}
+        answer = self.step(token_ids, state, **given)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise TargetFailed(f"{self.name} gave {_shape(answer)}, not a pair", hint=_FORM)
+        return rows_of(answer[0], [len(row) for row in token_ids], self.name), answer[1]
+
+    def _probed(self, vocab: int | None) -> tuple[int, set[Capability]]:
+        """The vocabulary, and what a few calls show that it can do. Raises TargetUnusable."""
+        try:
+            ((*shown, last),), state = self.call([[0, 1, 2]], None)
+            self.call([[3]], state)
+        except KvpactError as error:
+            raise TargetUnusable(error.message, hint=error.hint) from error
+        except Exception as error:  # whatever a user's loop raises
+            raise TargetUnusable(
+                f"{self.name} failed on three tokens and one more: {type(error).__name__}: {error}",
+                hint="it is called as step([[0, 1, 2]], None), then as step([[3]], state)",
+            ) from error
+        if vocab is not None and int(vocab) != last.size:
+            raise TargetUnusable(
+                f"{self.name} gives {last.size} logits, and says vocab_size={vocab}", hint="correct vocab_size, or leave it out"
+            )
+        found = {Capability.ALL_ROWS} if shown else set()
+        found |= self._tried("several tokens at once after the first call", Capability.CHUNK, [[0, 1, 2]], [[3, 0]])
+        found |= self._tried("several rows", Capability.BATCH, [[0, 1, 2], [3]], [[0], [1]])
+        return int(last.size), found
+
+    def _tried(self, what: str, capability: Capability, *calls: list[list[int]]) -> set[Capability]:
+        state = None
+        try:
+            for token_ids in calls:
+                _, state = self.call(token_ids, state)
+        except Exception as error:  # it can't do that: no fault, but it is told
+            self._told[f"no {capability.value}"] = f"{what}: {type(error).__name__}: {error}"
+            return set()
+        return {capability}
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """Contexts that were fed together first: one state."""
+
+    names: list[str]
+    state: Any = None
+    lengths: dict[str, int] = field(default_factory=dict)
+
+
+class _StepSession(Session):
+    def __init__(self, target: CallableStep, setting: Setting) -> None:
+        self._target = target
+        self._pad_id = setting.pad_id if target.pads else None
+        self._groups: dict[str, _Group] = {}
+
+    def feed(self, tokens: Mapping[str, Sequence[int]]) -> Mapping[str, list[Row]]:
+        names = list(tokens)
+        group = self._groups.get(names[0])
+        if group is None:
+            if any(name in self._groups for name in names):
+                raise TargetFailed("a new context can't join the batch of an old one", hint="feed new contexts together")
+            group = _Group(names=names)
+            self._groups.update(dict.fromkeys(names, group))
+        elif set(names) != set(group.names) or len({len(tokens[name]) for name in names}) != 1:
+            raise TargetFailed("rows of one state move together", hint="feed the same contexts, equally many tokens each")
+        rows, group.state = self._target.call([list(tokens[name]) for name in group.names], group.state, self._pad_id)
+        for name in group.names:
+            group.lengths[name] = group.lengths.get(name, 0) + len(tokens[name])
+        return dict(zip(group.names, rows, strict=True))
+
+    def _alone(self, name: str) -> _Group:
+        group = self._groups[name]
+        if len(group.names) != 1:
+            raise TargetFailed(f"{name} shares a state with {len(group.names) - 1} others", hint="do that to contexts that are alone")
+        return group
+
+    def truncate(self, name: str, length: int) -> None:
+        group = self._alone(name)
+        assert self._target.cut is not None, "rules ask for the capability"
+        group.state = self._target.cut(group.state, length)
+        group.lengths[name] = length
+
+    def fork(self, name: str, new: str) -> None:
+        self.load(new, self._alone(name))
+
+    def reorder(self, names: Sequence[str], sources: Sequence[str]) -> None:
+        group = self._groups[names[0]]
+        taken = dict(zip(names, sources, strict=True))
+        order = [group.names.index(taken[name]) for name in group.names]
+        assert self._target.order is not None, "rules ask for the capability"
+        group.state = self._target.order(group.state, order)
+        group.lengths = {name: group.lengths[taken[name]] for name in group.names}
+
+    def abort(self, name: str) -> None:
+        self._alone(name)
+        del self._groups[name]
+
+    def save(self, name: str) -> Any:
+        return copy.deepcopy(self._alone(name))
+
+    def load(self, name: str, saved: Any) -> None:
+        (length,) = saved.lengths.values()
+        self._groups[name] = _Group(names=[name], state=copy.deepcopy(saved.state), lengths={name: length})
+
+
+def rows_of(logits: Any, counts: Sequence[int], name: str) -> list[list[Row]]:
+    """counts: tokens that each row was given. One row of scores for each token, or the last one's. Raises TargetFailed."""
+    try:
+        parts = [as_array(part) for part in logits]
+    except (TypeError, ValueError) as error:
+        raise TargetFailed(f"{name} gave {_shape(logits)} for logits: {error}", hint=_FORM) from error
+    if len(parts) != len(counts):
+        raise TargetFailed(f"{name} was given {len(counts)} rows and gave logits of {len(parts)}", hint=_FORM)
+    rows: list[list[Row]] = []
+    for place, (part, count) in enumerate(zip(parts, counts, strict=True)):
+        if part.ndim == 1 and part.size > 1:
+            rows.append([part])
+        elif part.ndim == 2 and part.shape[0] == count and part.shape[1] > 1:
+            rows.append(list(part))
+        else:
+            raise TargetFailed(
+                f"{name}: row {place} was given {count} tokens, and its logits have the shape {list(part.shape)}",
+                hint=f"{_FORM}; cut the padding off",
+            )
+    return rows
+
+
+def as_array(part: Any) -> NDArray[Any]:
+    """A copy, so that nothing which the user's loop writes later is met here. bf16 has no counterpart in NumPy: widening is exact."""
+    if hasattr(part, "detach"):
+        part = part.detach().float().cpu().numpy()
+    array = np.array(part)
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
+
+
+def _names(function: Any) -> frozenset[str]:
+    try:
+        return frozenset(signature(function).parameters)
+    except (TypeError, ValueError):
+        return frozenset()
+
+
+def _shape(given: Any) -> str:
+    kind = type(given).__name__
+    return (
+        f"{kind} of shape {list(given.shape)}"
+        if hasattr(given, "shape")
+        else f"{kind} of {len(given)}"
+        if hasattr(given, "__len__")
+        else kind
+    )

@@ -1,0 +1,147 @@
+"""A Python callable, or an object with one: `step(token_ids, state) -> (logits, state)` or `generate(token_ids, max_new_tokens)`.
+
+docs/doctor.md tells the protocol. What a callable can do is found out by its signature, its attributes and a few calls.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from inspect import Parameter, isclass, ismodule, signature
+from pathlib import Path
+from typing import Any
+
+from kvpact.doctor.adapters.callable_generate import CallableGenerate
+from kvpact.doctor.adapters.callable_step import CallableStep
+from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.target import Target
+
+_PROTOCOL = "step(token_ids, state) -> (logits, state), or generate(token_ids, max_new_tokens); docs/doctor.md tells more"
+
+
+def load(text: str, *, vocab: int | None = None, dtype: str | None = None) -> Target:
+    """text: `module:attribute`, found from the current directory too. Raises TargetUnusable."""
+    module_name, _, path = text.partition(":")
+    module = _imported(module_name)
+    found: Any = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            names = ", ".join(name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name)))
+            raise TargetUnusable(f"{module_name} has no attribute {path}", hint=f"it has these callables: {names or 'none'}")
+        found = getattr(found, part)
+    return as_callable_target(found, name=text, vocab=vocab, dtype=dtype)
+
+
+def as_callable_target(found: Any, *, name: str, vocab: int | None = None, dtype: str | None = None) -> Target:
+    """Of a callable, an object, or what makes one. Raises TargetUnusable."""
+    made = made_at = None
+    if _makes(found):
+        made_at = _at_precision(found, name, vocab)
+        made = _call(found, name, dtype)
+        if _makes(made):
+            raise TargetUnusable(f"{name} gives {type(made).__name__}, which is no step and no generate", hint=_PROTOCOL)
+    elif dtype is not None:
+        raise TargetUnusable(f"{name} takes no dtype", hint="name a factory with an argument `dtype`, or leave --dtype out")
+    target = _target(found if made is None else made, name, vocab)
+    if made_at is not None and isinstance(target, CallableStep):
+        target.again = made_at
+    return target
+
+
+def _target(found: Any, name: str, vocab: int | None) -> Target:
+    if isinstance(found, Target):
+        return found
+    if hasattr(found, "config") and hasattr(found, "forward"):
+        from kvpact.doctor.adapters.huggingface import HuggingFace
+
+        return HuggingFace(found, name=name)
+    attributes = Attributes(found)
+    function = attributes.get("step") if not _plain(found) else None
+    if callable(function):
+        return CallableStep(function, attributes.get, name=name)
+    function = attributes.get("generate") if not _plain(found) else None
+    if callable(function):
+        return CallableGenerate(function, attributes.get, name=name, vocab=vocab)
+    if not callable(found):
+        raise TargetUnusable(f"{name} is {type(found).__name__}, which is no callable and has no step or generate", hint=_PROTOCOL)
+    if _generates(found, name):
+        return CallableGenerate(found, attributes.get, name=name, vocab=vocab)
+    return CallableStep(found, attributes.get, name=name)
+
+
+class Attributes:
+    """What is declared beside a callable: on the object itself; for a plain function in its module too."""
+
+    def __init__(self, found: Any) -> None:
+        self._homes = [found]
+        if _plain(found):
+            self._homes.append(sys.modules.get(found.__module__))
+
+    def get(self, name: str) -> Any:
+        """None where it is not declared."""
+        return next((getattr(home, name) for home in self._homes if hasattr(home, name)), None)
+
+
+def _imported(name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise TargetUnusable(
+                f"no module {name} in {here} or on the path", hint="run it where the file lies, or set PYTHONPATH"
+            ) from error
+        raise TargetUnusable(f"importing {name} failed: {error}", hint="install what it needs into this environment") from error
+    except Exception as error:  # whatever a user's module raises
+        raise TargetUnusable(
+            f"importing {name} failed: {type(error).__name__}: {error}", hint=f'try python -c "import {name}" first'
+        ) from error
+
+
+def _plain(found: Any) -> bool:
+    return hasattr(found, "__code__")
+
+
+def _parameters(found: Any) -> list[Parameter]:
+    """Those that can be given by place; none where Python can't tell."""
+    try:
+        all_of_them = signature(found).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [one for one in all_of_them if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+
+
+def _makes(found: Any) -> bool:
+    """A class, or a function that can be called without arguments."""
+    if isclass(found):
+        return True
+    return _plain(found) and all(one.default is not Parameter.empty for one in _parameters(found))
+
+
+def _call(make: Callable[..., Any], name: str, dtype: str | None) -> Any:
+    given: dict[str, Any] = {}
+    if dtype is not None:
+        if "dtype" not in {one.name for one in _parameters(make)}:
+            raise TargetUnusable(f"{name} takes no dtype", hint="give it an argument `dtype`, or leave --dtype out")
+        given["dtype"] = dtype
+    try:
+        return make(**given)
+    except Exception as error:  # whatever a user's factory raises
+        raise TargetUnusable(f"{name}() failed: {type(error).__name__}: {error}", hint="it is called without arguments") from error
+
+
+def _at_precision(make: Callable[..., Any], name: str, vocab: int | None) -> Callable[[str], Target] | None:
+    if "dtype" not in {one.name for one in _parameters(make)}:
+        return None
+    return lambda dtype: _target(_call(make, name, dtype), f"{name} ({dtype})", vocab)
+
+
+def _generates(found: Any, name: str) -> bool:
+    """Whether the second argument is a number of tokens. Raises TargetUnusable for a signature that is neither."""
+    parameters = _parameters(found)
+    if len(parameters) < 2 or ismodule(found):
+        raise TargetUnusable(f"{name} takes {len(parameters)} arguments, not 2", hint=_PROTOCOL)
+    return parameters[1].name in ("max_new_tokens", "max_tokens", "new_tokens", "num_tokens", "n")

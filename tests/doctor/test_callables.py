@@ -1,0 +1,159 @@
+"""Callables as targets: what they can do is found out, what they get wrong is found, and what is no callable is refused with a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import callables
+from kvpact.doctor.adapters.callable_step import CallableStep
+from kvpact.doctor.engine_check import as_target, check_engine
+from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.finding import Outcome, Report
+from kvpact.doctor.registry import select
+from kvpact.doctor.resolve import Options, resolve
+from kvpact.doctor.runner import examine
+from kvpact.doctor.target import Capability, Setting, Target
+
+STEP = {Capability.FULL_ROWS, Capability.ABORT, Capability.CHUNK, Capability.BATCH}
+
+
+def target(name: str, **options: object) -> Target:
+    return resolve(f"callables:{name}", Options(**options))  # type: ignore[arg-type]
+
+
+def report(name: str, *rules: str) -> Report:
+    return examine(target(name), select(rules))
+
+
+def failing(report: Report) -> set[str]:
+    assert not [result for result in report.results if result.outcome is Outcome.ERROR], report.results
+    return {finding.code for finding in report.findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities"),
+    [
+        ("step", STEP),
+        ("every_row", STEP | {Capability.ALL_ROWS}),
+        ("one_row_only", STEP - {Capability.BATCH}),
+        ("sees_padding", STEP | {Capability.PADDING}),
+        (
+            "Whole",
+            STEP | {Capability.ALL_ROWS, Capability.FORK, Capability.SAVE, Capability.TRUNCATE, Capability.REORDER},
+        ),
+        ("scores", {Capability.GENERATE, Capability.BATCH, Capability.RAGGED, Capability.FULL_ROWS}),
+        ("tokens_only", {Capability.GENERATE, Capability.BATCH, Capability.RAGGED}),
+    ],
+)
+def test_what_a_callable_can_do_is_found_out(name: str, capabilities: set[Capability]) -> None:
+    found = target(name)
+    assert found.capabilities == capabilities
+    assert found.vocab_size == callables.VOCAB
+
+
+def test_what_it_can_not_do_is_told() -> None:
+    assert "one row only" in target("one_row_only").describe()["no batch"]
+    assert "no batch" not in target("step").describe()
+
+
+def test_declared_lengths_are_taken() -> None:
+    whole = target("Whole")
+    assert (whole.max_len, whole.block_size, whole.window) == (96, 16, None)
+    assert target("step").max_len == 256
+
+
+@pytest.mark.parametrize("name", ["step", "every_row", "one_row_only", "Whole", "scores", "own_scores"])
+def test_a_healthy_callable_has_no_findings(name: str) -> None:
+    assert failing(report(name)) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("forgets", "KV101"),
+        ("sees_padding", "KV202"),
+        ("CutsNothing", "KV301"),
+        ("forgetful_scores", "KV101"),
+        ("mixed_scores", "KV102"),
+    ],
+)
+def test_a_faulty_callable_is_found(name: str, code: str) -> None:
+    assert code in failing(report(name))
+
+
+def test_tokens_alone_pass_nothing_and_say_what_would_tell() -> None:
+    found = report("tokens_only", "KV1")
+    outcomes = {result.code: result.outcome for result in found.results}
+    assert outcomes["KV101"] is Outcome.INCONCLUSIVE
+    assert Outcome.PASSED not in {outcome for code, outcome in outcomes.items() if code != "KV001"}
+    assert "log-probabilities" in next(result.reason for result in found.results if result.code == "KV101")
+
+
+def test_a_factory_may_give_a_target_and_a_precision() -> None:
+    assert target("make_target").name == "made"
+    narrow = target("Whole", dtype="float32")
+    wide = narrow.at_precision("float64")
+    assert wide is not None
+    rows = [each.open(Setting()).feed({"a": [1, 2]})["a"][0].dtype.name for each in (narrow, wide)]
+    assert rows == ["float32", "float64"]
+    assert target("step").at_precision("float32") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "no attribute nothing"),
+        ("number", "int"),
+        ("one_argument", "takes 1 arguments"),
+        ("no_pair", "not a pair"),
+        ("raises", "ZeroDivisionError: planted"),
+        ("Padded", r"given 3 tokens, and its logits have the shape \[5, 40\]"),
+        ("SaysAnother", "gives 40 logits, and says vocab_size=7"),
+        ("WithoutVocabulary", "nothing of its size"),
+        ("too_few", "gave 1 tokens for max_new_tokens=2"),
+    ],
+)
+def test_what_is_no_callable_is_refused_with_a_way_out(name: str, said: str) -> None:
+    with pytest.raises(TargetUnusable, match=said) as caught:
+        target(name)
+    assert caught.value.hint
+
+
+def test_the_vocabulary_may_come_from_an_option() -> None:
+    assert target("WithoutVocabulary", vocab=64).vocab_size == 64
+
+
+def test_a_module_is_imported_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loop_lying_here.py").write_text("from callables import step\n")
+    (tmp_path / "loop_that_breaks.py").write_text("1 / 0\n")
+    (tmp_path / "loop_that_lacks.py").write_text("import nowhere_to_be_found\n")
+    monkeypatch.setattr("sys.path", [path for path in __import__("sys").path if path != str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(resolve("loop_lying_here:step", Options()), CallableStep)
+    for text, said in [
+        ("loop_that_breaks:step", "ZeroDivisionError"),
+        ("loop_that_lacks:step", "nowhere_to_be_found"),
+        ("loop_not_here:step", "no module loop_not_here"),
+    ]:
+        with pytest.raises(TargetUnusable, match=said):
+            resolve(text, Options())
+
+
+def test_a_callable_is_an_engine_from_python_too() -> None:
+    assert check_engine(callables.step, select=["KV101"]).findings == ()
+    with pytest.raises(AssertionError, match="KV101"):
+        check_engine(callables.forgets, select=["KV101"])
+    assert isinstance(as_target(callables.Whole()), CallableStep)
+
+
+def test_contexts_of_one_state_move_together() -> None:
+    session = target("step").open(Setting())
+    session.feed({"a": [1], "b": [2]})
+    with pytest.raises(TargetFailed):
+        session.feed({"a": [1]})
+    with pytest.raises(TargetFailed):
+        session.feed({"c": [1], "b": [2]})
+    with pytest.raises(TargetFailed):
+        session.abort("a")
