@@ -76,7 +76,7 @@ REPORTED = (
     _of("K2", "vllm-project/vllm#10388", "positions of a chunk are cut on one side only", "positions-of-a-piece-restart"),
     _of("K2", "vllm-project/vllm-metal#144", "restoring a state does not set its offset", "position-restarts-after-load"),
     _of("K2", "ggml-org/llama.cpp#3825", "of several shifts the rotation keeps the last", "second-shift-overwrites-the-first"),
-    _of("K2", "huggingface/transformers#43952", "an offset of the call before stays on the model", "offset-kept-on-the-model"),
+    _of("K2", "huggingface/transformers#43952", "an offset of the call before stays on the model", "offset-of-the-call-before"),
     _of(
         "K2",
         "huggingface/transformers#18104",
