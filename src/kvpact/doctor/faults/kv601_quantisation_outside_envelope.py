@@ -65,14 +65,12 @@ FAULTS = (
         about="outliers of a group are cut off, and the keys live by them",
         make=lambda: _of(Quantised, _Clipped),
         touches=_COARSE | {"KV101", "KV102", "KV103", "KV105", "KV106", "KV201", "KV202", "KV205", "KV216", "KV301", "KV310"},
-        like=("huggingface/transformers#35185",),
     ),
     Fault(
         name="exact-tail-quantised",
         code="KV601",
         about="the newest positions are quantised although they are declared exact",
         make=lambda: _of(QuantisedWithTail, _TailQuantised),
-        like=("huggingface/transformers#35185",),
     ),
     Fault(
         name="rounded-and-not-declared",

@@ -76,6 +76,5 @@ FAULTS = (
         about="the first position's first channel is zero divided by zero",
         make=lambda: _of(_DividesByNothing),
         touches=_SPREADS | {"KV604", "KV208"},
-        like=("vllm-project/vllm#57156",),
     ),
 )

@@ -70,7 +70,6 @@ RULE = Rule(
         matters="A format promises an error. Beyond it the cache loses what the model relies on: outliers of keys first.",
         lookalikes="A coarse format may hurt a model and keep its promise: then it is the wrong format, and no fault of the cache.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("huggingface/transformers#35185",),
     ),
     ways=(Way(name="entries", needs=frozenset({Capability.ENTRIES, Capability.WRITTEN}), check=envelope, exact=True),),
 )
