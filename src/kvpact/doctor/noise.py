@@ -75,3 +75,28 @@ class Noise:
         if effect <= max(NEAR * self.floor, LEAST / NEAR):
             return Size.ROUNDING
         return Size.FAULT if effect > max(FAR * self.floor, LEAST) else Size.UNCLEAR
+
+
+#: A fault is as large at any precision; at the wider one it may look this much smaller, for what it hits differs a little.
+SHRINKS = 4.0
+
+
+def settled(size: Size, effect: float, wider: Noise, again: float) -> Size:
+    """What a difference is, by the same program at a wider precision. size, effect: at the narrow one. again: the effect at the wider
+    one. Rounding shrinks with the precision, and a fault does not; a fault that is gone there is for nobody to tell."""
+    wide = wider.size(again)
+    if wide is Size.FAULT:
+        return Size.UNCLEAR if again * SHRINKS < effect else Size.FAULT
+    return Size.ROUNDING if wide is Size.ROUNDING and size is Size.UNCLEAR else Size.UNCLEAR
+
+
+def last_place(row: Row) -> float:
+    """How far apart neighbouring numbers are where the row's likely tokens lie, in the number format that its scores were rounded to:
+    bf16 and fp16 are known by the bits that they leave empty. 0 for wider ones."""
+    scores = np.asarray(row)
+    shown = scores[np.isfinite(scores)].astype(np.float32)
+    if not shown.size or not shown.any():
+        return 0.0
+    bits = shown.view(np.uint32)
+    digits = 7 if not (bits & 0xFFFF).any() else 10 if not (bits & 0x1FFF).any() else None
+    return 0.0 if digits is None else float(2.0 ** (np.floor(np.log2(np.abs(shown).max())) - digits))
