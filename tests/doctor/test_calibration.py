@@ -13,7 +13,7 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.faults.masks import OwnMask, real
 from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.finding import Outcome, Report
-from kvpact.doctor.noise import Noise, Size, last_place, settled
+from kvpact.doctor.noise import Noise, Size, grain, settled
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.registry import select
 from kvpact.doctor.runner import check, examine
@@ -118,10 +118,10 @@ def test_a_fault_does_not_shrink_with_the_precision(narrow_size: Size, effect: f
     assert settled(narrow_size, effect, Noise(repeats=True, floor=1e-5, measured="here"), again) is size
 
 
-@pytest.mark.parametrize(("dtype", "step"), [(torch.bfloat16, 2.0**-5), (torch.float16, 2.0**-8), (torch.float32, 0.0)])
-def test_the_last_place_of_a_row_is_known_by_its_bits(dtype: torch.dtype, step: float) -> None:
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 8), (torch.float16, 11), (torch.float32, 24)])
+def test_the_precision_of_a_row_is_known_by_its_bits(dtype: torch.dtype, digits: int) -> None:
     row = (torch.linspace(-1.0, 1.0, 40) * 7.7).to(dtype).float().numpy()
-    assert last_place(row) == step
+    assert grain(row) == pytest.approx(7.7 * 2.0**-digits, rel=0.01)
 
 
 class SmallFault(OwnMask):

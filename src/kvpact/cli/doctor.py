@@ -32,6 +32,8 @@ hf:FOLDER             a transformers model, with one of its caches
 
 MODEL                 kvpact's own engine: a built-in name or a folder
 
+vllm:FOLDER           vLLM in this process
+
 module:attribute      a callable, or a kvpact.doctor.Target
 
 http://host:port/v1   a server with the OpenAI interface
@@ -91,7 +93,9 @@ class TargetOptions:
     model: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: as the server lists it; the first one else.")] = None
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: the environment variable with the key.")] = None
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For a URL: of one request.")] = 60
-    vocab: Annotated[int | None, typer.Option(metavar="N", min=32, help="For a URL that does not tell: ids below this exist.")] = None
+    vocab: Annotated[
+        int | None, typer.Option(metavar="N", min=32, help="For a URL or a callable that does not tell: ids below this exist.")
+    ] = None
 
     def options(self) -> Options:
         """Raises InvalidConfig."""

@@ -50,6 +50,20 @@ def _unshown(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return max(0.0, float(only.max()) - max(float(np.nanmin(other)), _LOWEST))
 
 
+def grain(row: Row) -> float:
+    """The step between neighbouring scores of this row's size, in the precision that they were computed in: narrower formats were
+    widened, and show it in their last bits. Some calls happen to round alike; rounding is never less than this."""
+    scores = np.asarray(row, dtype=np.float32)
+    if not np.isfinite(scores).all():
+        return 0.0
+    if not (scores.view(np.uint32) & 0xFFFF).any():
+        digits = 8
+    else:
+        with np.errstate(over="ignore"):
+            digits = 11 if (scores.astype(np.float16).astype(np.float32) == scores).all() else 24
+    return float(np.abs(scores).max()) * 2.0**-digits
+
+
 def same_bits(one: Row, other: Row) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
@@ -88,15 +102,3 @@ def settled(size: Size, effect: float, wider: Noise, again: float) -> Size:
     if wide is Size.FAULT:
         return Size.UNCLEAR if again * SHRINKS < effect else Size.FAULT
     return Size.ROUNDING if wide is Size.ROUNDING and size is Size.UNCLEAR else Size.UNCLEAR
-
-
-def last_place(row: Row) -> float:
-    """How far apart neighbouring numbers are where the row's likely tokens lie, in the number format that its scores were rounded to:
-    bf16 and fp16 are known by the bits that they leave empty. 0 for wider ones."""
-    scores = np.asarray(row)
-    shown = scores[np.isfinite(scores)].astype(np.float32)
-    if not shown.size or not shown.any():
-        return 0.0
-    bits = shown.view(np.uint32)
-    digits = 7 if not (bits & 0xFFFF).any() else 10 if not (bits & 0x1FFF).any() else None
-    return 0.0 if digits is None else float(2.0 ** (np.floor(np.log2(np.abs(shown).max())) - digits))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.life import by_state
 from kvpact.doctor.program import Program, Truncate, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -31,10 +32,11 @@ def kept(exam: Exam) -> Verdict:
 def _cases(exam: Exam) -> list[Case]:
     def case(kept: int, gone: int) -> Case:
         def build(tag: str) -> Program:
-            whole = (*shown(exam, f"{tag} kept", kept), *hidden(exam, tag, gone))
-            after = shown(exam, f"{tag} after", _DECODED)
-            steps = (*feed("a", whole), Truncate("a", kept), *feed("a", after, *[1] * _DECODED))
-            return Program(steps=steps)
+            # In a call of its own: a token that sees the future is no cut that was missed.
+            cut = feed("a", hidden(exam, tag, gone), *([] if exam.target.can(Capability.CHUNK) else [1] * gone))
+            together = gone > 1 and exam.target.can(Capability.CHUNK)
+            after = feed("a", shown(exam, f"{tag} after", _DECODED), *([] if together else [1] * _DECODED))
+            return Program(steps=(*feed("a", shown(exam, f"{tag} kept", kept)), *cut, Truncate("a", kept), *after))
 
         return f"after {gone} tokens were cut off and {kept} kept", build
 
@@ -54,5 +56,11 @@ RULE = Rule(
     ways=(
         Way(name="cut off", needs=frozenset({Capability.TRUNCATE}), check=cut_off, exact=True),
         Way(name="kept", needs=frozenset({Capability.TRUNCATE}), check=kept),
+        Way(
+            name="state",
+            needs=frozenset({Capability.TRUNCATE, Capability.TABLES}),
+            check=by_state("KV301", expected="no more computed than the tokens that were kept", cause=_CAUSE, cure=_CURE),
+            exact=True,
+        ),
     ),
 )

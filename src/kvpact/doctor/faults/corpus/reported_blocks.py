@@ -10,7 +10,7 @@ import numpy as np
 
 from kvpact.doctor.errors import TargetFailed
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.tiny_engine import Context, Pool, Tiny, TinySession
+from kvpact.doctor.faults.tiny_engine import Context, Tiny, TinySession
 from kvpact.doctor.target import Answer, Row, Session, Setting
 
 
@@ -37,7 +37,9 @@ class _WaitsForThePeer(_Faulty):
 
 
 class _Padded(TinySession):
-    """A captured graph runs 1, 2, 4 or 8 rows; those that stand for nothing write somewhere, too."""
+    """A captured graph runs 1, 2, 4 or 8 rows; those that stand for nothing write somewhere, too. written: by the latest such step."""
+
+    written: Sequence[tuple[str, Context]] = ()
 
     def feed(self, tokens: Mapping[str, Sequence[int]]) -> Mapping[str, list[Row]]:
         rows = super().feed(tokens)
@@ -47,8 +49,6 @@ class _Padded(TinySession):
                 self.write_padded(row, tokens)
             self.written = [(name, self.contexts[name]) for name in tokens]
         return rows
-
-    written: list[tuple[str, Context]] = []
 
     def write_padded(self, row: int, tokens: Mapping[str, Sequence[int]]) -> None:
         raise NotImplementedError

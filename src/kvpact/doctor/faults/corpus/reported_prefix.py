@@ -66,7 +66,9 @@ class _CountedOnceSession(TinySession):
         super()._find(context)
         if not new:
             return
-        found = self.looked_up.setdefault(key, [(block, self.pool.published[block]) for block in context.table])
+        if context.table:
+            self.looked_up.setdefault(key, [(block, self.pool.published[block]) for block in context.table])
+        found = self.looked_up.get(key, [])
         self._give_back(context.table)
         context.table = []
         for block, entry in found:
@@ -137,7 +139,9 @@ FAULTS = (
         code="KV409",
         about="several new tokens are written from the first one's slot on, whatever the table says",
         make=_SlotsInARow,
-        touches=frozenset({"KV101", "KV103", "KV104", "KV105", "KV106", "KV203", "KV204", "KV205", "KV301", "KV302", "KV310", "KV410", "KV501", "KV504"}),
+        touches=frozenset(
+            {"KV101", "KV103", "KV104", "KV105", "KV106", "KV203", "KV204", "KV205", "KV301", "KV302", "KV310", "KV410", "KV501", "KV504"}
+        ),
         like=("huggingface/text-generation-inference#2711",),
     ),
 )
