@@ -37,9 +37,13 @@ def against(
     exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Program], Gap] | None = None, *, reuse: bool = False
 ) -> Verdict:
     """gap: how a program is measured, beside its plain way by default. reuse: whether programs may hit what earlier ones left."""
-    measure = gap or exam.plain_gap
+    way = gap or exam.plain_gap
     if not exam.steady:
         return inconclusive(_UNSTEADY)
+
+    def measure(program: Program) -> Gap:
+        return exam.settle(program, way(program), way)
+
     compared, unclear = 0, None
     for label, build in cases:
         program = build(label) if reuse else cold(exam, build(label))

@@ -74,13 +74,21 @@ class Run:
 
 
 def run_programs(
-    target: Target, noise: Noise, numbers: Iterable[int], *, seed: int = 0, deadline: float | None = None, progress: Progress | None = None
+    target: Target,
+    noise: Noise,
+    numbers: Iterable[int],
+    *,
+    seed: int = 0,
+    deadline: float | None = None,
+    progress: Progress | None = None,
+    failures: int = _FAILURES,
 ) -> Run:
-    """Program `number` of a seed is always the same. deadline: of time.monotonic()."""
+    """Program `number` of a seed is always the same. deadline: of time.monotonic(). failures: after so many it is enough."""
     run = Run()
+    first = Exam(target, seed=seed, deadline=deadline)
+    first.noise = noise
     for number in numbers:
-        exam = Exam(target, seed=seed, deadline=deadline)  # a new one each: it keeps what it has recomputed
-        exam.noise = noise
+        exam = first.afresh()  # for an exam keeps what it has recomputed
         try:
             _try(exam, draw(target, Random(f"{seed}/program {number}")), number, run)
         except OutOfTime:
@@ -88,7 +96,7 @@ def run_programs(
             break
         if progress is not None:
             progress(run.drawn)
-        if len(run.failures) >= _FAILURES:
+        if len(run.failures) >= failures:
             break
     return run
 
@@ -96,7 +104,7 @@ def run_programs(
 def _try(exam: Exam, program: Program, number: int, run: Run) -> None:
     run.drawn += 1
     try:
-        gap = exam.gap(program)
+        gap = _measured(exam, program)
         moved = _moved(exam, program)
     except OutOfTime:
         raise
@@ -116,8 +124,12 @@ def _try(exam: Exam, program: Program, number: int, run: Run) -> None:
         run.failures.append(_smallest_moved(exam, program, number))
 
 
+def _measured(exam: Exam, program: Program) -> Gap:
+    return exam.settle(program, exam.gap(program), exam.gap)
+
+
 def _far(exam: Exam, program: Program) -> bool:
-    return exam.gap(program).size is Size.FAULT
+    return _measured(exam, program).size is Size.FAULT
 
 
 def _confirmed(exam: Exam, program: Program) -> bool:

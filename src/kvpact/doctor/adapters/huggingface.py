@@ -30,6 +30,8 @@ _OF_MODEL = frozenset(
 )
 #: Models below this many parameters are faster on one thread.
 _SMALL = 50_000_000
+#: Models of more parameters are not loaded a second time at another precision.
+_TWICE = 2_000_000_000
 #: How configurations call their number of experts.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 #: Of the glass model, where the user's is windowed: contexts of some twenty tokens cross it.
@@ -90,6 +92,15 @@ class HuggingFace(Target):
             "cache": self.cache.name,
             "torch": torch.__version__,
         }
+
+    def at_precision(self, dtype: str) -> HuggingFace | None:
+        wanted = getattr(torch, dtype)
+        if self.model.dtype == wanted or sum(parameter.numel() for parameter in self.model.parameters()) > _TWICE:
+            return None
+        twin = copy.copy(self)
+        twin.prepare = lambda model: model  # type: ignore[method-assign]  # it has been
+        HuggingFace.__init__(twin, copy.deepcopy(self.model).to(wanted), name=f"{self.name} ({dtype})", **self._given)
+        return twin
 
     def glass(self) -> HuggingFace:
         """The same class and cache around the glass checkpoint, in the model's own architecture, attention and precision; in Llama's,
