@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "peers")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
 
 from engines import ROOT, Unavailable
 from machine import describe
@@ -46,12 +47,16 @@ class Row:
 
     def count(self) -> Counter[str]:
         found = Counter(result["outcome"] for result in self.results())
-        found["late"] = sum(result["reason"].startswith("the budget was spent") for result in self.results())
+        found["late"] = sum(map(_late, self.results()))
         found["skipped"] -= found["late"]
         return found
 
     def results(self) -> list[dict[str, Any]]:
         return [] if self.report is None else self.report["results"]
+
+
+def _late(result: dict[str, Any]) -> bool:
+    return bool(result["outcome"] == "skipped" and result["reason"].startswith("the budget was spent"))
 
 
 class Examiner:
@@ -60,12 +65,14 @@ class Examiner:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it goes with this object)
 
     def ask(self, job: dict[str, Any], limit: float) -> dict[str, Any]:
         if self._process is None or self._process.poll() is not None:
-            self._start()
+            self._process = self._started()
         process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(json.dumps(job).encode() + b"\n")
         process.stdin.flush()
         pending, deadline = b"", time.monotonic() + limit
@@ -88,10 +95,9 @@ class Examiner:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def _start(self) -> None:
-        self._log = tempfile.TemporaryFile()
+    def _started(self) -> subprocess.Popen[bytes]:
         worker = str(Path(__file__).resolve().parent / "worker.py")
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             [self._group.python() if self._group.server is Group.server else sys.executable, worker],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -144,6 +150,9 @@ def section(name: str, group: Group, rows: list[Row], reason: str, args: argpars
         lines += [*table(head, map(_cells, done)), ""]
     notes = [f"- Not examined: {group.title}: {reason}."] if reason else []
     notes += [f"- Not examined: {row.target.label}: {row.reason}." for row in rows if row.report is None]
+    for row in done:
+        late = [result["code"] for result in row.results() if _late(result)]
+        notes += [f"- {row.target.label}: not reached in time: {', '.join(late)}."] if late else []
     for outcome in ("failed", "error"):
         notes += [
             f"- {row.target.label}: {result['code']} {outcome}: {result['reason']}."

@@ -16,6 +16,7 @@ from kvpact.doctor.report.document import as_json
 from kvpact.doctor.resolve import Options, resolve
 from kvpact.doctor.runner import examine
 from kvpact.doctor.target import Target
+from kvpact.errors import KvpactError
 
 
 def opened(target: str, options: dict[str, Any]) -> Target:
@@ -24,8 +25,8 @@ def opened(target: str, options: dict[str, Any]) -> Target:
     if scheme != "tiny":
         return resolve(target, Options(**{**options, "switches": tuple(options.get("switches", ()))}))
     import torch
-    from healthy_models import healthy_model
 
+    from healthy_models import healthy_model
     from kvpact.doctor.adapters.huggingface import HuggingFace
 
     torch.set_num_threads(1)
@@ -37,6 +38,8 @@ def report(job: dict[str, Any]) -> dict[str, Any]:
     try:
         with closing(opened(job["target"], job["options"])) as target:
             text = as_json(examine(target, select(job["select"]), budget=job["budget"], shrinks=job["shrinks"]), seconds=True)
+    except KvpactError as error:
+        return {"failed": error.message}
     except Exception as error:  # an engine that can't be opened is told, and the next one examined
         return {"failed": f"{type(error).__name__}: {error}"}
     answer: dict[str, Any] = json.loads(text)
