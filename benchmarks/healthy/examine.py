@@ -13,6 +13,7 @@ targets is one process and one section. What can't be had is skipped with the re
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import selectors
@@ -65,7 +66,7 @@ class Examiner:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it goes with this object)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
     def ask(self, job: dict[str, Any], limit: float) -> dict[str, Any]:
         if self._process is None or self._process.poll() is not None:
@@ -80,20 +81,29 @@ class Examiner:
             selector.register(process.stdout, selectors.EVENT_READ)
             while not pending.endswith(b"\n"):
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    self.close()
+                    self._end()
                     return {"failed": f"no answer within {limit:.0f} s"}
                 data = os.read(process.stdout.fileno(), 1 << 20)
                 if not data:
+                    self._end()
                     return {"failed": f"the examiner ended; last words: {self._last_words()}"}
                 pending += data
         answer: dict[str, Any] = json.loads(pending)
         return answer
 
     def close(self) -> None:
+        self._end()
+        self._log.close()
+
+    def _end(self) -> None:
         if self._process is not None:
-            if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._process = None
 
     def _started(self) -> subprocess.Popen[bytes]:
         worker = str(Path(__file__).resolve().parent / "worker.py")

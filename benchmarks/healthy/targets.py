@@ -111,7 +111,7 @@ def groups() -> Mapping[str, Group]:
             "transformers": Group(
                 title="transformers, SmolLM2-135M",
                 about="Attention, cache, precision.",
-                targets=_hf("", f"hf:{folder}", ("dynamic", "static", "fp8")),
+                targets=_hf("", f"hf:{folder}", ("dynamic", "static")),
                 packages=("torch",),
             ),
             "tiny": Group(
