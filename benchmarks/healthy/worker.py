@@ -5,10 +5,14 @@ It runs in any engine's environment that has NumPy: `PYTHONPATH=src PYTHON worke
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import sys
+import tempfile
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from kvpact.doctor.registry import select
@@ -20,8 +24,16 @@ from kvpact.errors import KvpactError
 
 
 def opened(target: str, options: dict[str, Any]) -> Target:
-    """Beside what the command line takes: tiny:ARCHITECTURE, a model of random weights. Raises KvpactError."""
+    """Beside what the command line takes: tiny:ARCHITECTURE, a model of random weights, and glass:SCHEME, the glass checkpoint under that
+    scheme. Raises KvpactError."""
     scheme, _, architecture = target.partition(":")
+    if scheme == "glass":
+        from kvpact.doctor.glass.export import export
+
+        folder = Path(tempfile.mkdtemp(prefix="kvpact-healthy-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        export(folder, "llama")
+        return opened(f"{architecture}:{folder}", options)
     if scheme != "tiny":
         return resolve(target, Options(**{**options, "switches": tuple(options.get("switches", ()))}))
     import torch
