@@ -12,7 +12,6 @@ import shutil
 import sys
 import tempfile
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from kvpact.doctor.registry import select
@@ -24,26 +23,43 @@ from kvpact.errors import KvpactError
 
 
 def opened(target: str, options: dict[str, Any]) -> Target:
-    """Beside what the command line takes: tiny:ARCHITECTURE, a model of random weights, and glass:SCHEME, the glass checkpoint under that
-    scheme. Raises KvpactError."""
-    scheme, _, architecture = target.partition(":")
-    if scheme == "glass":
-        from kvpact.doctor.glass.export import export
+    """Beside what the command line takes, models of random weights: tiny:ARCHITECTURE in transformers, tiny-vllm: and tiny-kvpact: as
+    folders. Raises KvpactError."""
+    scheme, _, rest = target.partition(":")
+    if scheme == "tiny":
+        return _in_transformers(rest, **options)
+    if scheme == "tiny-vllm":
+        return resolve(f"vllm:{_folder()}", Options(**options))
+    if scheme == "tiny-kvpact":
+        from kvpact.doctor.faults.own_engine import tiny_kvpact
 
-        folder = Path(tempfile.mkdtemp(prefix="kvpact-healthy-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        export(folder, "llama")
-        return opened(f"{architecture}:{folder}", options)
-    if scheme != "tiny":
-        return resolve(target, Options(**{**options, "switches": tuple(options.get("switches", ()))}))
+        return tiny_kvpact(switches=options["switches"])
+    return resolve(target, Options(**{**options, "switches": tuple(options.get("switches", ()))}))
+
+
+def _in_transformers(architecture: str, *, attention: str, dtype: str, cache: str) -> Target:
     import torch
 
     from healthy_models import healthy_model
     from kvpact.doctor.adapters.huggingface import HuggingFace
 
     torch.set_num_threads(1)
-    model = healthy_model(architecture, attention=options["attention"], dtype=getattr(torch, options["dtype"]))
-    return HuggingFace(model, cache=options["cache"], name=target)
+    model = healthy_model(architecture, attention=attention, dtype=getattr(torch, dtype))
+    return HuggingFace(model, cache=cache, name=f"tiny:{architecture}")
+
+
+def _folder() -> str:
+    """Of a Llama whose heads have a size that engines' kernels know."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 32}
+    config = LlamaConfig(**sizes, vocab_size=96, num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.17)
+    folder = tempfile.mkdtemp(prefix="kvpact-healthy-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
 
 
 def report(job: dict[str, Any]) -> dict[str, Any]:
