@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,3 +158,13 @@ def test_the_same_weights_at_another_precision() -> None:
     assert torch.equal(wide.model.lm_head.weight.to(torch.bfloat16), target.model.lm_head.weight)
     rows = [each.open(Setting()).feed({"a": [9, 10, 11]})["a"][-1] for each in (target, wide)]
     assert abs(rows[0] - rows[1]).max() < 1
+
+
+@pytest.mark.parametrize(("effect", "size"), [(0.0015, Size.UNCLEAR), (0.5, Size.FAULT)])
+def test_what_is_small_at_float32_is_settled_at_float64(effect: float, size: Size) -> None:
+    """A context of SmolLM2-135M amplified rounding to 0.0019 nats, fifty times the floor: at float64 nothing was left."""
+    exam = Exam(HuggingFace(tiny_llama()), shrinks=False)
+    check(select(["KV001"])[0], exam)
+    program = Program(steps=feed("a", (5, 6, 7, 8), 1))
+    amplified = replace(exam.gap(program), effect=effect, size=Size.FAULT)
+    assert exam.settle(program, amplified, exam.gap).size is size

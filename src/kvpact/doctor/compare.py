@@ -55,7 +55,7 @@ def against(
         if found.size is not Size.ROUNDING:
             unclear = unclear or f"{found.effect:.2g} nats ({label}), where rounding alone gives {exam.noise.floor:.2g}"
     if unclear is not None:
-        return inconclusive(f"{unclear}: {exam.target.lossy or 'float32 would tell'}")
+        return inconclusive(f"{unclear}: {exam.target.lossy or 'a wider precision would tell'}")
     return sure(exam, f"{compared} rows as they should be", compared)
 
 

@@ -14,10 +14,11 @@ from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
 from kvpact.doctor.lineage import Pieces, pieces, unordered
-from kvpact.doctor.noise import Noise, Size, distance, same_bits, settled
+from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
+from kvpact.errors import KvpactError
 
 Inspect = Callable[[Session, Account], object]
 
@@ -156,12 +157,20 @@ class Exam:
     @property
     def wider(self) -> Exam | None:
         """An exam of the same target at float32, measured; None where that can't be had."""
-        return self.kept("wider", self._widened)  # type: ignore[no-any-return]
+        return self.kept("wider", lambda: self._widened("float32"))  # type: ignore[no-any-return]
 
-    def _widened(self) -> Exam | None:
+    @property
+    def widest(self) -> Exam | None:
+        """The same at float64, for a target that computes in float32 already."""
+        return self.kept("widest", lambda: self._widened("float64"))  # type: ignore[no-any-return]
+
+    def _widened(self, dtype: str) -> Exam | None:
         from kvpact.doctor.rules.kv001_noise_floor import measure
 
-        target = self.target.at_precision("float32")
+        try:
+            target = self.target.at_precision(dtype)
+        except KvpactError:  # an engine without this precision
+            return None
         if target is None:
             return None
         wider = Exam(target, seed=self.seed, deadline=self._deadline)
@@ -174,11 +183,14 @@ class Exam:
         return wider
 
     def settle(self, program: Program, gap: Gap, measure: Callable[[Program], Gap]) -> Gap:
-        """The gap with its size settled at float32, where the target can be had at float32, and `measure` is a way of this exam."""
+        """The gap with its size settled at float32, where the target can be had at float32, and `measure` is a way of this exam. What is
+        small at float32 is settled at float64: some contexts amplify rounding far beyond the floor."""
         way = getattr(measure, "__func__", None)
         if gap.size is Size.ROUNDING or self.target.lossy or way is None or getattr(measure, "__self__", None) is not self:
             return gap
         wider = self.wider
+        if wider is None and gap.effect <= AMPLIFIED:
+            wider = self.widest
         return gap if wider is None else replace(gap, size=settled(gap.size, gap.effect, wider.noise, way(wider, program).effect))
 
     def afresh(self) -> Exam:

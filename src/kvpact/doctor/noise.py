@@ -14,6 +14,8 @@ from kvpact.doctor.target import Row
 LEAST = 1e-3
 #: Up to NEAR times the measured floor is rounding; beyond FAR times it is none; between, nobody can tell.
 NEAR, FAR = 4.0, 16.0
+#: Nats. At float32 rounding comes up to here where a context amplifies it: SmolLM2-135M showed 0.002 with a floor of 0.00004.
+AMPLIFIED = 0.03
 #: Log-probabilities this low are where sums of many roundings lie, and no sampler gets there.
 _LOWEST = -18.0
 

@@ -218,8 +218,8 @@ class Target(ABC):
         raise NotOffered(Capability.MODULE)
 
     def at_precision(self, dtype: str) -> Target | None:
-        """The same engine and weights computing in `dtype` ("float32"), where it can be had: a real fault is as large there, and
-        rounding is not."""
+        """The same engine and weights computing in `dtype` ("float32" or "float64"), where it can be had: a real fault is as large there,
+        and rounding is not."""
         return None
 
     def glass(self) -> Target:
