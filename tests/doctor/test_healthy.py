@@ -31,6 +31,7 @@ FEW = {
     ("mistral", "sdpa", "recording", torch.bfloat16),
     ("mixtral", "eager", "dynamic", torch.float32),
     ("gpt2", "eager", "fp8", torch.float32),
+    ("phi3", "sdpa", "fp8", torch.bfloat16),
 }
 ALL = [
     (architecture, attention, cache, dtype)

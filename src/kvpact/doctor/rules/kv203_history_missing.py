@@ -7,9 +7,10 @@ from dataclasses import replace
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, moved
+from kvpact.doctor.flips import changed, clearly, cold, exactly, finding, flipped
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
+from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Row
@@ -48,9 +49,16 @@ def _deaf(exam: Exam, program: Program, old: int) -> tuple[tuple[Seen, Row] | No
         if not cached or not clearly(exam, _alone(exam, program, seen), _alone(exam, other, twin)):
             continue
         heard += 1
-        if not moved(exam, seen.row, twin.row):
+        if _stays(exam, seen.row, twin.row):
             return (seen, twin.row), heard
     return None, heard
+
+
+def _stays(exam: Exam, one: Row, other: Row) -> bool:
+    """Where no bits are promised, a row that moves a little beyond rounding has heard, if not clearly."""
+    if exactly(exam):
+        return not exam.differs(one, other)
+    return exam.noise.size(distance(one, other)) is Size.ROUNDING
 
 
 def _alone(exam: Exam, program: Program, seen: Seen) -> Row:
