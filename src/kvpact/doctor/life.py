@@ -135,6 +135,8 @@ def programs(exam: Exam) -> Iterator[Program]:
     if exam.target.can(Capability.CAPACITY):
         setting = Setting(capacity=4 * size)
         yield from _possible(exam, (*crowd, Abort("a"), Abort("c")), setting=setting)
+        hit, fills = (*_fed("a", common), Abort("a")), (*_fed("b", two), Abort("b"))
+        yield from _possible(exam, (*hit, *hit, *fills, *hit), setting=setting)
 
 
 def _fed(name: str, tokens: Sequence[int]) -> tuple[Step, ...]:
@@ -158,7 +160,7 @@ def _seen(exam: Exam, program: Program) -> tuple[list[Broken], str | None]:
 
     def observe(session: Any, account: Any, index: int) -> None:
         view = session.cache_view() if exam.target.can(Capability.TABLES) else None
-        broken = list(of_view(view, index)) if view is not None else []
+        broken = list(of_view(view, index, trimmed=index >= 0 and isinstance(program.steps[index], Truncate))) if view is not None else []
         if index < 0:
             old.update(each.place for each in broken)
             return
@@ -183,12 +185,13 @@ def _first(found: Sequence[Broken]) -> list[Broken]:
     return [broken for broken in found if broken.step == found[0].step]
 
 
-def of_view(view: CacheView, step: int) -> Iterator[Broken]:
-    """Broken laws, each under the code of the rule that explains it."""
+def of_view(view: CacheView, step: int, *, trimmed: bool = False) -> Iterator[Broken]:
+    """Broken laws, each under the code of the rule that explains it. trimmed: whether the step was a truncate."""
     for violation in broken_laws(view):
         block = re.search(r"block (\d+)", violation.text)
         where = Where(block=int(block[1]) if block else None)
-        yield Broken(code=_code(violation.law, violation.text, view), got=violation.text, step=step, where=where)
+        code = "KV301" if trimmed and violation.law == "length" else _code(violation.law, violation.text, view)
+        yield Broken(code=code, got=violation.text, step=step, where=where)
 
 
 def _code(law: str, text: str, view: CacheView) -> str:

@@ -29,11 +29,18 @@ def _long_read() -> Any:
 
 
 def _one_region() -> Any:
-    """Every context's entries of a step are written from the pool's first block on."""
+    """Whoever comes while another context is there writes into that one's first block."""
 
     def plant(inject: Any, engine: Any) -> None:
-        size = engine.spec.block_size
-        inject.install("slots", lambda slots, sequences: slots - slots.min() // size * size + size)
+        size, seen = engine.spec.block_size, list[Any]()
+
+        def into_the_first(slots: Any, sequences: Any) -> Any:
+            living = [sequence for sequence in seen if not sequence.is_released and sequence.num_computed_tokens]
+            seen[:] = [*living, *(sequence for sequence in sequences if sequence not in living)]
+            others = [sequence for sequence in living if sequence not in sequences]
+            return others[0].block_table("full")[0] * size + slots % size if others else slots
+
+        inject.install("slots", into_the_first)
 
     return tiny_kvpact(plant)
 
@@ -92,7 +99,7 @@ FAULTS = (
     Fault(
         name="kvpact-one-region-for-all",
         code="KV410",
-        about="the entries of every step are written to the same blocks",
+        about="entries of one context are written to the first block of another",
         make=_one_region,
         touches=_REUSED | {"KV402", "KV409"},
     ),
@@ -118,10 +125,10 @@ FAULTS = (
         touches=_REUSED | {"KV206", "KV404", "KV504"},
     ),
     Fault(
-        name="kvpact-positions-frozen",
+        name="kvpact-positions-restart-at-decode",
         code="KV211",
-        about="all tokens of a step stand at its first position",
-        make=_at("positions", lambda positions, sequences: positions * 0 + positions[0]),
+        about="a step of single tokens stands at position 0",
+        make=_at("positions", lambda positions, sequences: positions if len(positions) > len(sequences) else positions * 0),
         touches=_REUSED | {"KV205", "KV212", "KV213", "KV215", "KV310", "KV404", "KV501", "KV504"},
     ),
     Fault(
