@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from kvpact.doctor.codes import CODES
 
-<<<<<<< HEAD
-#: Every rule that compares answers, and the one that compares entries after loading them.
-CONTENT = frozenset(code for code in CODES if code[:3] in ("KV1", "KV2", "KV3")) | {"KV604"}
-=======
 #: Every rule that compares answers or entries.
 CONTENT = frozenset(code for code in CODES if code[:3] in ("KV1", "KV2", "KV3", "KV6"))
->>>>>>> doctor
 #: Every rule that compares answers after a hit.
 REUSED = CONTENT | {"KV501", "KV502", "KV503", "KV504"}
