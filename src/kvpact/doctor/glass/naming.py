@@ -10,6 +10,7 @@ from typing import Any
 from kvpact.doctor.glass import words
 from kvpact.doctor.glass.diagnose import POSITIONAL, Sign, Symptom, visible_tokens
 from kvpact.doctor.glass.scene import Origin, Scene, Whose
+from kvpact.doctor.glass.spec import tag
 from kvpact.visibility import Visibility
 
 
@@ -178,11 +179,25 @@ class _Case:
         if symptom is None:
             return None
         places = sorted(self.visible[token] for token in symptom.read)
+        scale = self._scale(symptom)
+        if scale is not None:
+            what = f"scores at position {self.scene.position} are {scale:.2f} times what they should be"
+            return self.named("KV101", symptom, what, "scores over the root of head_dim", f"{scale:.2f} times those", "scores")
         foreign = any(origin.whose is Whose.NEIGHBOUR for origin in self.scene.origins.values())
         code = "KV305" if "reorder" in self.scene.after else "KV205" if foreign and len(places) > 1 else "KV204"
         got = f"at position {_range(places)} the key of another token than the value's"
         what = f"keys and values part: {got}"
         return self.named(code, symptom, what, "key and value of one token at each position", got, "keys", visible_seen=self.expected)
+
+    def _scale(self, symptom: Symptom) -> float | None:
+        """Keys of other tokens have their own tags; a wrong scale of the scores stretches all tags alike, from the query's own on."""
+        own = tag(self.scene.query)
+        pairs = [(symptom.read[token] - own, wanted - own) for token, wanted in symptom.expected.items() if wanted != own]
+        ratios = [read / wanted for read, wanted in pairs]
+        sure = len(ratios) > 2 or (len(ratios) > 0 and self.first(Sign.DISTANCE) is not None)
+        if not sure or max(ratios) - min(ratios) > 0.1 * max(map(abs, ratios)):
+            return None
+        return sum(ratios) / len(ratios)
 
     def places(self) -> Named | None:
         wrong = [symptom for symptom in self.symptoms if symptom.sign in POSITIONAL]

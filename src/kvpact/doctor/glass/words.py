@@ -21,6 +21,10 @@ _SPREAD, _NEAR = 0.8, 26
 
 #: By code and by what was seen; the longest key that fits comes first.
 _REMEDIES: Mapping[tuple[str, str], Remedy] = {
+    ("KV101", "scores"): (
+        "scores are scaled otherwise here: left out, applied twice, or another head_dim's",
+        "scale by one over the root of head_dim once, in every kernel alike",
+    ),
     ("KV201", "future prompt"): (
         "the prompt is attended to without a causal mask",
         "pass a causal mask, or is_causal, whenever more than one query is computed; a mask of one's own switches an implied one off",
