@@ -83,6 +83,8 @@ class _Case:
         whose = Counter(origin.whose for origin in origins).most_common(1)[0][0]
         mine = [origin for origin in origins if origin.whose is whose]
         code = self._code_of(whose)
+        if whose is Whose.NOBODY and (self.first(Sign.EMPTY) or any(abs(count - 1) > 0.1 for count in symptom.read.values())):
+            return self._garbled(symptom)
         if code == "KV301" and len(seen := self._seen(symptom)) < len(self.expected):
             code = "KV204"  # not one entry too many, but a new one whose place still holds the old
         seen, got = self._seen(symptom), _listed(whose, mine, sum(symptom.read.values()))
@@ -99,6 +101,8 @@ class _Case:
 
     def _code_of(self, whose: Whose) -> str:
         after = self.scene.after
+        if whose is Whose.NEIGHBOUR and "load" in after:
+            return "KV604"
         if whose is Whose.NEIGHBOUR:
             return "KV302" if "fork" in after else "KV305" if "reorder" in after else "KV205"
         if whose is Whose.ENDED:
@@ -123,6 +127,8 @@ class _Case:
         if symptom is None:
             return None
         lost = sorted(self.visible[token] for token in symptom.read)
+        if lost == self.expected:
+            return self._garbled(symptom)
         seen = [place for place in self.expected if place not in lost]
         window, sinks = self.visibility.window, self.visibility.sinks
         start = self.scene.position - window + 1 if window else 0
@@ -150,14 +156,18 @@ class _Case:
             return "last"
         return f"some {self.scene.phase.value}"
 
+    def _garbled(self, symptom: Symptom) -> Named:
+        """What is read back are no tokens' values, in whole numbers: sight is not what is wrong."""
+        what = f"values read at position {self.scene.position} are not those that were stored"
+        return self.named("KV602", symptom, what, "each visible token's value, once", "other values, or other weights", "")
+
     def empty(self) -> Named | None:
         symptom = self.first(Sign.EMPTY)
         if symptom is None:
             return None
         number = symptom.read[0]
-        if number < 0:
-            what = f"the values at position {self.scene.position} weigh more than they should"
-            return self.named("KV602", symptom, what, "shares that sum up to 1", f"{-number:.2f} entries too much", "")
+        if number < 0.75 or abs(number - round(number)) > 0.15:
+            return self._garbled(symptom)  # whole entries are empty, or none
         got = f"{number:.2f} entries that nothing was written to"
         what = f"{words.QUERY[self.scene.phase]} at position {self.scene.position} sees {got}"
         return self.named("KV204", symptom, what, "written entries only", got, "unwritten", visible_seen=self.expected, empty_seen=number)

@@ -152,6 +152,7 @@ _REMEDIES: Mapping[tuple[str, str], Remedy] = {
         "query head h reads key head h // (heads / key heads): repeat each head in place, do not tile them",
     ),
     ("KV309", ""): ("a layer reads or writes under another layer's index", "check the layer index that the cache is called with"),
+    ("KV604", ""): ("a snapshot shares memory with the context that it was taken of", "copy entries when saving, and again when loading"),
     ("KV602", ""): (
         "the scale of stored values is taken over the wrong axis, or belongs to another token",
         "keep one scale for each position and head, stored and moved with its entry",
