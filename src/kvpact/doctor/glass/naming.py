@@ -166,7 +166,7 @@ class _Case:
         if symptom is None:
             return None
         number = symptom.read[0]
-        if number < 0.75 or abs(number - round(number)) > 0.15:
+        if number < 0.75 or abs(number - round(number)) > 0.01 * (2 + number):
             return self._garbled(symptom)  # whole entries are empty, or none
         got = f"{number:.2f} entries that nothing was written to"
         what = f"{words.QUERY[self.scene.phase]} at position {self.scene.position} sees {got}"
