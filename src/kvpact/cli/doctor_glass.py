@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kvpact.errors import InvalidConfig
+
 
 def glass(
     directory: Annotated[Path, typer.Argument(help="Where to write it: a new folder, or one that may be overwritten.")],
@@ -18,7 +20,10 @@ def glass(
     from kvpact.doctor.glass.export import export
     from kvpact.doctor.glass.spec import spec_for
 
-    spec = spec_for(top)
+    try:
+        spec = spec_for(top)
+    except ValueError as error:
+        raise InvalidConfig(str(error), hint="have the server show 5 log-probabilities or more") from error
     files = export(directory, arch, spec=spec, gguf=gguf)
     for file in files:
         print(f"{file}  {file.stat().st_size:,} bytes")

@@ -104,7 +104,7 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
 
     between_sessions: whether it is what sessions leave behind that is looked for.
     """
-    if exam.target.vocab_size < 16:
+    if exam.num_ids < 16:
         return inconclusive("a vocabulary of under 16 tokens is too small to hide some")
     if not exam.steady and not between_sessions:
         return inconclusive(_UNSTEADY)
@@ -124,12 +124,12 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
 
 def hidden(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:
     """Tokens that `shown` never draws, for what must not be seen."""
-    draw, vocab = exam.random(f"hidden {purpose}"), exam.target.vocab_size
+    draw, vocab = exam.random(f"hidden {purpose}"), exam.num_ids
     return tuple(draw.randrange(vocab // 2, vocab // 2 + vocab // 4) for _ in range(length))
 
 
 def shown(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:
-    draw, vocab = exam.random(f"shown {purpose}"), exam.target.vocab_size
+    draw, vocab = exam.random(f"shown {purpose}"), exam.num_ids
     return tuple(draw.randrange(min(8, vocab // 8), vocab // 2) for _ in range(length))
 
 
@@ -144,7 +144,7 @@ class _Moved:
 
 
 def _moved(exam: Exam, program: Program) -> _Moved:
-    half, quarter = exam.target.vocab_size // 2, exam.target.vocab_size // 4
+    half, quarter = exam.num_ids // 2, exam.num_ids // 4
     other = {token: token + quarter for token in range(half, half + quarter)}
     one, two = exam.run(program), exam.run(swapped(program, other))
     effect, count, owner, by_position = None, 0, None, dict[int, float]()

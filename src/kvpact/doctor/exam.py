@@ -71,17 +71,23 @@ class Exam:
         """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""
         return Random(f"{self.seed}/{purpose}")
 
+    @property
+    def num_ids(self) -> int:
+        """Programs draw ids below this. Those of the glass checkpoint beyond its input tokens are outputs: nothing can be seen of them."""
+        form = self.target.form
+        return self.target.vocab_size if form is None else min(form.num_tokens, self.target.vocab_size)
+
     def tokens(self, purpose: str, length: int) -> tuple[int, ...]:
         """Random token ids; the lowest ids are often special ones, and left out where the vocabulary allows."""
         draw = self.random(purpose)
-        first = min(8, self.target.vocab_size // 4)
-        return tuple(draw.randrange(first, self.target.vocab_size) for _ in range(length))
+        first = min(8, self.num_ids // 4)
+        return tuple(draw.randrange(first, self.num_ids) for _ in range(length))
 
     def other_token(self, token: int, purpose: str = "") -> int:
         """A different id."""
         draw = self.random(f"other {token} {purpose}")
-        first = min(8, self.target.vocab_size // 4)
-        return next(t for t in iter(lambda: draw.randrange(first, self.target.vocab_size), None) if t != token)
+        first = min(8, self.num_ids // 4)
+        return next(t for t in iter(lambda: draw.randrange(first, self.num_ids), None) if t != token)
 
     def length(self, wanted: int) -> int:
         """As near to `wanted` as the target's longest context allows, with room for a few more."""

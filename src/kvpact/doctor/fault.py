@@ -9,6 +9,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from kvpact.doctor import faults
+from kvpact.doctor.faults import corpus
 from kvpact.doctor.target import Target
 
 
@@ -30,9 +31,10 @@ class Fault:
 
 @cache
 def all_faults() -> tuple[Fault, ...]:
-    """Each module `kv...` of `kvpact.doctor.faults` has its FAULTS."""
+    """Each module `kv...` of `kvpact.doctor.faults` has its FAULTS, and each `reported_...` of its corpus."""
     found: list[Fault] = []
-    for module in iter_modules(faults.__path__):
-        if module.name.startswith("kv"):
-            found += import_module(f"{faults.__name__}.{module.name}").FAULTS
+    for package, begins in ((faults, "kv"), (corpus, "reported_")):
+        for module in iter_modules(package.__path__):
+            if module.name.startswith(begins):
+                found += import_module(f"{package.__name__}.{module.name}").FAULTS
     return tuple(sorted(found, key=lambda fault: (fault.code, fault.name)))

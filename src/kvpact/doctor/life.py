@@ -135,6 +135,8 @@ def programs(exam: Exam) -> Iterator[Program]:
     if exam.target.can(Capability.CAPACITY):
         setting = Setting(capacity=4 * size)
         yield from _possible(exam, (*crowd, Abort("a"), Abort("c")), setting=setting)
+        hit, fills = (*_fed("a", common), Abort("a")), (*_fed("b", two), Abort("b"))
+        yield from _possible(exam, (*hit, *hit, *fills, *hit), setting=setting)
 
 
 def _fed(name: str, tokens: Sequence[int]) -> tuple[Step, ...]:

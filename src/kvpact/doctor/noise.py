@@ -50,6 +50,20 @@ def _unshown(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return max(0.0, float(only.max()) - max(float(np.nanmin(other)), _LOWEST))
 
 
+def grain(row: Row) -> float:
+    """The step between neighbouring scores of this row's size, in the precision that they were computed in: narrower formats were
+    widened, and show it in their last bits. Some calls happen to round alike; rounding is never less than this."""
+    scores = np.asarray(row, dtype=np.float32)
+    if not np.isfinite(scores).all():
+        return 0.0
+    if not (scores.view(np.uint32) & 0xFFFF).any():
+        digits = 8
+    else:
+        with np.errstate(over="ignore"):
+            digits = 11 if (scores.astype(np.float16).astype(np.float32) == scores).all() else 24
+    return float(np.abs(scores).max()) * 2.0**-digits
+
+
 def same_bits(one: Row, other: Row) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 

@@ -1,6 +1,7 @@
 """The rules that rest on audits and on stored numbers: each double fails its rule and names the place, healthy targets fail none."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from kvpact.doctor.fault import Fault, all_faults
 from kvpact.doctor.faults.models import tiny_gpt2, tiny_llama, tiny_mistral
 from kvpact.doctor.faults.preallocated import Preallocated
 from kvpact.doctor.faults.quantised import Quantised, QuantisedWithTail
-from kvpact.doctor.finding import Outcome, Report
+from kvpact.doctor.finding import Outcome, Report, Result
 from kvpact.doctor.program import Program
 from kvpact.doctor.registry import select
 from kvpact.doctor.runner import examine
@@ -62,6 +63,13 @@ def examined(target: Target, *codes: str) -> Report:
     return examine(target, select(["KV001", *codes]))
 
 
+@cache
+def results_of(name: str) -> dict[str, Result]:
+    """Of a double, by every rule of this file."""
+    (fault,) = (fault for fault in FAULTS if fault.name == name)
+    return {result.code: result for result in examined(fault.make(), *CODES).results}
+
+
 def test_every_double_is_described_here() -> None:
     assert sorted(SAID) == sorted(fault.name for fault in FAULTS)
     assert {fault.code for fault in FAULTS} == set(CODES)
@@ -69,7 +77,7 @@ def test_every_double_is_described_here() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_double_is_found_by_its_rule_and_by_no_other_that_it_does_not_touch(fault: Fault) -> None:
-    results = {result.code: result for result in examined(fault.make(), *CODES).results}
+    results = results_of(fault.name)
     assert results[fault.code].outcome is Outcome.FAILED, results[fault.code].reason
     finding = results[fault.code].findings[0]
     assert SAID[fault.name] in finding.what
@@ -82,8 +90,7 @@ def test_a_double_is_found_by_its_rule_and_by_no_other_that_it_does_not_touch(fa
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_finding_carries_a_short_program_that_can_be_read_back_and_run(fault: Fault) -> None:
-    (result,) = (result for result in examined(fault.make(), fault.code).results if result.code == fault.code)
-    program = result.findings[0].program
+    program = results_of(fault.name)[fault.code].findings[0].program
     assert program is not None
     assert program.length <= 12
     assert Program.from_json(program.as_json()) == program
@@ -127,3 +134,18 @@ def test_a_layer_of_an_unknown_kind_is_not_held_to_a_window() -> None:
     (result,) = (result for result in examined(target, "KV216").results if result.code == "KV216")
     assert result.outcome is Outcome.PASSED
     assert "as far back as the prompt goes" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "because"), [("no-scale-applied", "KV602"), ("overflow-in-half-precision", "KV603"), ("outliers-clipped", None)]
+)
+def test_what_is_outside_the_envelope_names_the_rule_that_knows_more(name: str, because: str | None) -> None:
+    assert results_of(name)["KV601"].findings[0].explained_by == because
+
+
+def test_an_undeclared_format_is_not_judged() -> None:
+    """Transformers' own cache of 8-bit floats declares that it rounds, and not how far."""
+    results = {result.code: result for result in examined(HuggingFace(tiny_llama(), cache="fp8"), *CODES).results}
+    assert results["KV601"].outcome is Outcome.INCONCLUSIVE
+    assert "not declared" in results["KV601"].reason
+    assert [code for code, result in results.items() if result.outcome in (Outcome.FAILED, Outcome.ERROR)] == []

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvpact.doctor.adapters import huggingface_caches as caches
-from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.errors import Refused, TargetFailed, TargetUnusable
 from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
 
 _OF_MODEL = frozenset(
@@ -168,7 +168,14 @@ class HuggingFaceSession(Session):
         for row, name in enumerate(batch.names):
             ids[row, width - len(tokens[name]) :] = torch.tensor(list(tokens[name]))
             batch.lengths[name] = batch.lengths.get(name, 0) + len(tokens[name])
-        logits = self._target.call(ids, batch)
+        try:
+            logits = self._target.call(ids, batch)
+        except IndexError as error:
+            if self._target.cache.sized and batch.mask.shape[1] > self._capacity:
+                raise Refused(
+                    f"{batch.mask.shape[1]} tokens in a cache for {self._capacity}: {error}", hint="give the cache more room"
+                ) from error
+            raise
         return {name: _rows(logits[row, width - len(tokens[name]) :]) for row, name in enumerate(batch.names)}
 
     def _begin(self, names: list[str], lengths: list[int]) -> Batch:

@@ -46,7 +46,6 @@ FAULTS = (
         about="the first rejection is taken back, later ones are not",
         make=lambda: _OnceOnly(tiny_llama()),
         touches=frozenset({"KV204", "KV213"}),
-        like=("ggml-org/llama.cpp#3825",),
     ),
     Fault(
         name="full-ring-keeps-drafts",

@@ -44,6 +44,6 @@ FAULTS = (
         code="KV107",
         about="positions are scaled by the capacity of the cache",
         make=lambda: _Stretched(tiny_llama(), cache="static"),
-        touches=frozenset({"KV216"}),
+        touches=frozenset({"KV214", "KV216"}),
     ),
 )

@@ -46,7 +46,7 @@ def _with_dropout() -> Any:
 
 FAULTS = (
     Fault(
-        name="offset-kept-on-the-model",
+        name="offset-of-the-call-before",
         code="KV108",
         about="decode steps add an offset that the call before left behind",
         make=lambda: _DeltaKept(tiny_llama()),

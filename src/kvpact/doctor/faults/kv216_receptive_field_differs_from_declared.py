@@ -39,7 +39,6 @@ FAULTS = (
         about="the second layer is full where a window is declared",
         make=lambda: _with_mask(tiny_mistral(window=WINDOW), 1, lambda apart: apart >= 0),
         touches=_PARTED | {"KV203", "KV206"},
-        like=("vllm-project/vllm#51756",),
     ),
     Fault(
         name="one-layer-sees-one-ahead",

@@ -72,7 +72,7 @@ FAULTS = (
         about="a call begins on top of the last entry of the call before",
         make=lambda: _KeptOnTheModel(tiny_llama()),
         touches=frozenset({"KV108", "KV204", "KV307"}),
-        like=("turboderp-org/exllamav2#591", "huggingface/transformers#47731"),
+        like=("huggingface/transformers#47731",),
     ),
     Fault(
         name="reset-leaves-a-layer-out",

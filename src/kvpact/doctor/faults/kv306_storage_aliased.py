@@ -101,7 +101,6 @@ FAULTS = (
         about="every cache takes the same buffers, as a mutable default argument does",
         make=lambda: _RequestsShared(tiny_llama()),
         touches=_MIXED | {"KV107", "KV108", "KV202", "KV303", "KV601", "KV602", "KV604"},
-        like=("waybarrios/vllm-mlx#380",),
     ),
     Fault(
         name="layers-share-a-buffer",

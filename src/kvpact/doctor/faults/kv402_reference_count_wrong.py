@@ -27,7 +27,6 @@ FAULTS = (
         code="KV402",
         about="a fork counts as two holders of each block",
         make=_ForkCountsTwo,
-        like=("sgl-project/sglang#35270",),
         touches=CONTENT | {"KV401", "KV403", "KV410"},
     ),
     Fault(

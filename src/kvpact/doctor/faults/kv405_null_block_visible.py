@@ -20,7 +20,6 @@ FAULTS = (
         code="KV405",
         about="a long table's second block is the null block for the kernels",
         make=_ForgetsTheMiddle,
-        like=("InternLM/lmdeploy#4569",),
         touches=REUSED | {"KV403", "KV409", "KV410"},
     ),
 )

@@ -20,7 +20,6 @@ FAULTS = (
         code="KV409",
         about="the second block's entries are written one place too early",
         make=_StartsOneEarly,
-        like=("vllm-project/vllm#10388",),
         touches=REUSED | {"KV403", "KV410"},
     ),
 )

@@ -21,7 +21,6 @@ FAULTS = (
         code="KV410",
         about="every third block that is taken is one that is held",
         make=_HandsOutTwice,
-        like=("ggml-org/llama.cpp#28056",),
         touches=REUSED | {"KV401", "KV402", "KV403", "KV404", "KV408", "KV409"},
     ),
 )

@@ -65,7 +65,7 @@ def _of(session: type[HuggingFaceSession]) -> HuggingFace:
     return target
 
 
-_RESUMED = frozenset({"KV105", "KV310"})
+_RESUMED = frozenset({"KV105", "KV205", "KV310"})
 
 FAULTS = (
     Fault(

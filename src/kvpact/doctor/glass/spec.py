@@ -190,7 +190,10 @@ TOP5 = GlassSpec(num_layers=1, roles=(UNIFORM,), groups=31, top=5)
 
 
 def spec_for(top: int | None) -> GlassSpec:
-    """The richest one that `top` log-probabilities can show; None shows all."""
+    """The richest one that `top` log-probabilities can show, with a window too where there is room; None shows all. Raises ValueError."""
     if top is None or top >= FULL.vocab_size:
         return FULL
-    return TOP20 if top >= TOP20.shown else TOP5
+    chosen = TOP20 if top > TOP20.shown else TOP5
+    if top < chosen.shown:
+        raise ValueError(f"{top} log-probabilities are shown, the smallest glass checkpoint needs {chosen.shown}")
+    return chosen

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, inconclusive, passed
-from kvpact.doctor.noise import FAR, LEAST, Noise, distance, same_bits
+from kvpact.doctor.noise import FAR, LEAST, Noise, distance, grain, same_bits
 from kvpact.doctor.program import Advance, Program, Step, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Setting
@@ -27,11 +27,12 @@ def measure(exam: Exam) -> Verdict:
         how.append("copies of a context in one batch")
     if exam.target.can(Capability.ALL_ROWS):
         how.append("the same rows of a longer prompt")
-    between = 0.0
+    between, step = 0.0, 0.0
     for turn in range(_ROUNDS):
         tokens = exam.tokens(f"noise {turn}", exam.length(_LENGTH + 7 * turn))
         runs = exam.run(_program(exam, tokens))
         first = runs.of("a")
+        step = max(step, *(grain(seen.row) for seen in first))
         for name in _names(runs.contexts):
             pairs = [(one.row, other.row) for one, other in zip(first, runs.of(name), strict=False)]
             effects += [distance(one, other) for one, other in pairs]
@@ -41,7 +42,7 @@ def measure(exam: Exam) -> Verdict:
         pairs = [(one.row, other.row) for one, other in zip(first, later, strict=True)]
         if not all(same_bits(one, other) for one, other in pairs):
             between = max(between, *(distance(one, other) for one, other in pairs), 1e-300)
-    floor = max(effect for effect in effects if effect == effect)
+    floor = max(max(effect for effect in effects if effect == effect), step)
     if 0 < between <= max(LEAST, FAR * floor):  # more than that is no rounding
         repeats, floor = False, max(floor, between)
     exam.noise = Noise(repeats=repeats, floor=floor, measured=", ".join(how))

@@ -7,7 +7,7 @@ from typing import Any
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Outcome, Verdict, inconclusive
-from kvpact.doctor.program import Program, feed
+from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
@@ -24,7 +24,7 @@ _WORDS = Words(
 
 
 def hits(exam: Exam) -> Verdict:
-    """The same prompt again, another end on the same beginning, more of the same, and less of it."""
+    """The same prompt again, another end on the same beginning, more of the same, less of it, and what a batch left."""
     common = max(lengths(exam, (40,)))
 
     def case(label: str, common: int, before: int, after: int) -> Case:
@@ -45,10 +45,19 @@ def hits(exam: Exam) -> Verdict:
         case("a longer prompt with the same beginning came before", common, 40, 1),
         *(case(f"the first {length} tokens are shared", length, 13, 5) for length in lengths(exam, (3, 16, 40))),
     ]
+    if exam.target.can(Capability.BATCH) or exam.target.can(Capability.RAGGED):
+        cases.append(("it came before beside a shorter prompt, in one batch", lambda tag: _from_batch(exam, tag, common)))
     verdict = against(exam, cases, _WORDS, reuse=True)
     if verdict.outcome is Outcome.PASSED and exam.target.can(Capability.USAGE) and not _hit(exam, cases[1][1]("control")):
         return inconclusive("nothing was taken over in these runs, so nothing was checked: is reuse on?")
     return verdict
+
+
+def _from_batch(exam: Exam, tag: str, common: int) -> Program:
+    """The shorter prompt comes first, and leaves no boundary of blocks or chunks where it ends."""
+    prompt, other = exam.tokens(f"{tag} shared", common), exam.tokens(f"{tag} other", 3)
+    batch = (Submit("other", other), Submit("first", prompt), Advance((("other", len(other)), ("first", common))))
+    return Program(steps=feed("warm", (*prompt, *exam.tokens(f"{tag} end", 3))), before=(Program(steps=batch),))
 
 
 def _hit(exam: Exam, program: Program) -> bool:

@@ -96,7 +96,7 @@ RULE = Rule(
         matters="If what ran before shows in an answer, no test of any kind can be trusted, and calls may tell of each other.",
         lookalikes="A busy server batches differently each time: its repeats differ by rounding, and not with what ran before.",
         causes=((_CAUSE, _CURE), ("dropout is on", "put the model into its mode for inference")),
-        seen_in=("huggingface/transformers#43952", "turboderp-org/exllamav2#591"),
+        seen_in=("huggingface/transformers#43952",),
     ),
     ways=(Way(name="histories", needs=frozenset(), check=histories),),
 )

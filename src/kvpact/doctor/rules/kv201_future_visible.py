@@ -28,6 +28,8 @@ def flip(exam: Exam) -> Verdict:
         compared += len(earlier)
         powerless += not clearly(exam, own[0].row, own[1])
         if _first(exam, rows) is not None:
+            if _left_over(exam, program):
+                return inconclusive("rows depend on what ran before them, in other requests: a later token can't be told from that")
             smallest = exam.smallest(program, lambda smaller: _first(exam, _rows(exam, smaller)) is not None)
             return shared_scale(exam) or failed(_told(exam, smallest))
     if powerless:
@@ -41,6 +43,12 @@ def _rows(exam: Exam, program: Program) -> list[tuple[Seen, Row]]:
 
 def _first(exam: Exam, rows: list[tuple[Seen, Row]]) -> tuple[Seen, Row] | None:
     return next(((seen, row) for seen, row in rows[:-1] if moved(exam, seen.row, row)), None)
+
+
+def _left_over(exam: Exam, program: Program) -> bool:
+    """Whether the same program gives other rows right after its changed twin than right after itself."""
+    exam.run(changed(program, "a", flipped(exam, -1)))
+    return any(moved(exam, seen.row, row) for seen, row in pairs(exam.run(program), exam.run(program), "a"))
 
 
 def _told(exam: Exam, program: Program) -> Finding:

@@ -32,10 +32,11 @@ def kept(exam: Exam) -> Verdict:
 def _cases(exam: Exam) -> list[Case]:
     def case(kept: int, gone: int) -> Case:
         def build(tag: str) -> Program:
-            whole = (*shown(exam, f"{tag} kept", kept), *hidden(exam, tag, gone))
-            after = shown(exam, f"{tag} after", _DECODED)
-            steps = (*feed("a", whole), Truncate("a", kept), *feed("a", after, *[1] * _DECODED))
-            return Program(steps=steps)
+            # In a call of its own: a token that sees the future is no cut that was missed.
+            cut = feed("a", hidden(exam, tag, gone), *([] if exam.target.can(Capability.CHUNK) else [1] * gone))
+            together = gone > 1 and exam.target.can(Capability.CHUNK)
+            after = feed("a", shown(exam, f"{tag} after", _DECODED), *([] if together else [1] * _DECODED))
+            return Program(steps=(*feed("a", shown(exam, f"{tag} kept", kept)), *cut, Truncate("a", kept), *after))
 
         return f"after {gone} tokens were cut off and {kept} kept", build
 

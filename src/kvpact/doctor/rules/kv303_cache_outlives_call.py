@@ -46,7 +46,7 @@ RULE = Rule(
         matters="One user's tokens in another user's answer is the worst that a cache can do.",
         lookalikes="A prefix that is found again is taken over on purpose; here the two sessions share no token.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("turboderp-org/exllamav2#591", "huggingface/transformers#47731", "waybarrios/vllm-mlx#380"),
+        seen_in=("huggingface/transformers#47731", "waybarrios/vllm-mlx#380"),
     ),
     ways=(
         Way(name="earlier", needs=frozenset(), check=earlier, exact=True),

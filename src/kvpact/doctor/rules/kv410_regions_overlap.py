@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from kvpact.doctor.errors import Refused
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.life import by_state, entries_after_feeds, exact_entries
 from kvpact.doctor.noise import same_bits
-from kvpact.doctor.program import Program, feed
+from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability
+from kvpact.doctor.target import Capability, Setting
 
 _EXPECTED = "every entry in a place that one context alone writes"
 _CAUSE = (
@@ -18,6 +19,11 @@ _CAUSE = (
     "region"
 )
 _CURE = "assert that a written block has one holder; give each region an end, and check it before the write"
+#: Of rows that stand for nothing.
+_PADDED = (
+    "rows that fill up a captured batch write somewhere: at slot -1, which is the last one, or where the step before wrote",
+    "skip negative slots in the kernel, and set the slots of padded rows anew in each step",
+)
 
 
 def neighbour(exam: Exam) -> Verdict:
@@ -49,6 +55,32 @@ def neighbour(exam: Exam) -> Verdict:
     return passed("feeding one context leaves the entries of another as they were")
 
 
+def padded(exam: Exam) -> Verdict:
+    """Four contexts fill a cache to its last slot and are fed together, then three of them: rows that fill a captured batch up to four
+    must write nowhere, neither at the cache's end nor where the fourth one wrote before."""
+    if not exact_entries(exam):
+        return inconclusive("entries are stored in a lossy format, which may be written anew")
+    size = exam.target.block_size or 16
+    first = {name: max(1, size - 2) for name in "bcd"} | {"a": max(1, size - 2) + 1}
+    submitted = tuple(Submit(name, exam.tokens(f"padded {name}", count + 2)) for name, count in first.items())
+    steps = (*submitted, Advance(tuple(first.items())), *(Advance(tuple((name, 1) for name in names)) for names in ("bcda", "bcd")))
+    program = Program(steps=steps, setting=Setting(capacity=4 * size))
+    try:
+        before, after = entries_after_feeds(exam, program)[-2:]
+    except Refused as error:
+        return inconclusive(f"a cache of four blocks does not take four contexts of one block each: {error.message}")
+    moved = [index for index, (old, new) in enumerate(zip(before, after, strict=True)) if not same_bits(old, new)]
+    if not moved:
+        return passed("a batch of three leaves the entries of a fourth context as they were")
+    got = "feeding a batch of three changed the entries of a fourth context, which has the cache's last slot and was fed just before"
+    where = Where(request="a", layer=moved[0] // 2)
+    return failed(
+        Finding(
+            code="KV410", what=got, expected=_EXPECTED, got=got, where=where, exact=True, cause=_PADDED[0], cure=_PADDED[1], program=program
+        )
+    )
+
+
 RULE = Rule(
     code="KV410",
     page=Page(
@@ -63,10 +95,11 @@ RULE = Rule(
         ),
         matters="One request reads the other's context, from both sides.",
         lookalikes="Contexts with an equal prefix share blocks that nobody writes: that is no overlap.",
-        causes=((_CAUSE, _CURE),),
+        causes=((_CAUSE, _CURE), _PADDED),
         seen_in=(
             "ggml-org/llama.cpp#28056",
             "vllm-project/vllm#43810",
+            "InternLM/lmdeploy#4569",
         ),
     ),
     ways=(
@@ -77,5 +110,6 @@ RULE = Rule(
             exact=True,
         ),
         Way(name="neighbour", needs=frozenset({Capability.ENTRIES}), check=neighbour, exact=True),
+        Way(name="padded", needs=frozenset({Capability.ENTRIES, Capability.RAGGED, Capability.CAPACITY}), check=padded, exact=True),
     ),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.reuse import steps_of, taken, without_reuse
 from kvpact.doctor.rule import Page, Rule, Way
@@ -28,7 +29,7 @@ def diverge(exam: Exam) -> Verdict:
     hit = taken(exam, _life(exam, size, 2 * size - 1, "b", "x"))
     if not hit.cached:
         return inconclusive("nothing was hit, so nothing can have been shared")
-    return passed(f"contexts that part inside a block do not move each other (hits of {hit.cached} tokens)")
+    return sure(exam, f"contexts that part inside a block do not move each other (hits of {hit.cached} tokens)", hit.cached)
 
 
 def _life(exam: Exam, size: int, shared: int, changing: str, turn: str) -> Program:

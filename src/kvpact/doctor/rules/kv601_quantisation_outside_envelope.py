@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.numbers import Pair, Worst, beyond, into, programs
+from kvpact.doctor.numbers import Pair, Worst, beyond, into, misscaled, programs
 from kvpact.doctor.program import Program
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.stored import Stored
@@ -49,7 +51,15 @@ def _finding(found: Sequence[Worst], both: Sequence[Pair], stored: Stored | None
         cure=_CURE if stored is not None else "keep entries in the dtype that they have, or declare the format that they are stored in",
         program=program,
         evidence={"outside": {each.pair.name: each.outside for each in found}, "channel": worst.channel},
+        explained_by=_because(both, stored),
     )
+
+
+def _because(both: Sequence[Pair], stored: Stored | None) -> str | None:
+    """The rule that knows more of it: what is no number at all, and what is right by another scale."""
+    if any(not np.isfinite(pair.kept).all() for pair in both):
+        return "KV603"
+    return "KV602" if stored is not None and any(misscaled(pair, stored, both) is not None for pair in both) else None
 
 
 RULE = Rule(
@@ -60,7 +70,6 @@ RULE = Rule(
         matters="A format promises an error. Beyond it the cache loses what the model relies on: outliers of keys first.",
         lookalikes="A coarse format may hurt a model and keep its promise: then it is the wrong format, and no fault of the cache.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("huggingface/transformers#35185",),
     ),
     ways=(Way(name="entries", needs=frozenset({Capability.ENTRIES, Capability.WRITTEN}), check=envelope, exact=True),),
 )

@@ -1,0 +1,143 @@
+"""`python -m kvpact.doctor.report.detection` runs the doubles of public reports, and writes docs/detection.md from what was found."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvpact.doctor.codes import title
+from kvpact.doctor.fault import Fault, all_faults
+from kvpact.doctor.faults.corpus.reports import KINDS, REPORTED, Reported
+from kvpact.doctor.registry import select
+from kvpact.doctor.runner import examine
+from kvpact.doctor.selftest import try_fault
+
+_HEAD = """# Which public reports the doctor finds
+
+Written by `python -m kvpact.doctor.report.detection`, which runs every double below: don't edit it.
+
+Each row is a public report that states its cause. The cause, in our own words, is rebuilt as a *double*: a tiny engine with that one
+fault in it. What is rebuilt is the cause and not the engine of the report, so a row says that the doctor finds such a fault, and not that
+it was run on that engine. A double counts as found when its rule fails; as named right when, of all rules, only that one fails, those
+that the fault rightly touches, and general ones that a more specific finding explains. Steps: of the smallest program that shows it.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Of one double. alarms: codes that failed and must not. steps: of the smallest program; None where the finding has none."""
+
+    found: bool
+    named_right: bool
+    alarms: tuple[str, ...]
+    steps: int | None
+
+
+def doubles() -> Mapping[str, Fault]:
+    """By name: of every report that is rebuilt."""
+    wanted = {reported.double for reported in REPORTED}
+    return {fault.name: fault for fault in all_faults() if fault.name in wanted}
+
+
+def measure(name: str) -> Measured:
+    """Under all rules, and then under its own rule alone, with programs made small."""
+    fault = doubles()[name]
+    found = try_fault(name)
+    target = fault.make()
+    try:
+        report = examine(target, select([fault.code]))
+    finally:
+        target.close()
+    sizes = [finding.program.length for finding in report.findings if finding.code == fault.code and finding.program is not None]
+    return Measured(found=found.found, named_right=found.named_right, alarms=found.alarms, steps=min(sizes, default=None))
+
+
+def measure_all(workers: int | None = None) -> Mapping[str, Measured]:
+    """In processes of their own."""
+    names = sorted(doubles())
+    context = multiprocessing.get_context("spawn")  # a forked torch may hold locks of threads that are not there
+    with ProcessPoolExecutor(max_workers=workers or os.cpu_count() or 1, mp_context=context, initializer=_one_thread) as pool:
+        return dict(zip(names, pool.map(measure, names), strict=True))
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def row(reported: Reported, measured: Mapping[str, Measured] | None = None) -> str:
+    """One line of the page. Without measurements: its part that the registry tells, which a page's line begins with."""
+    assert reported.double is not None
+    fault = doubles()[reported.double]
+    begin = f"| {_links(reported)} | {reported.cause} | `{fault.name}` | {title(fault.code)} |"
+    if measured is None:
+        return begin
+    seen = measured[fault.name]
+    named = "yes" if seen.named_right else f"no: {', '.join(seen.alarms)} too" if seen.alarms else "no"
+    return f"{begin} {'yes' if seen.found else 'no'} | {named} | {'' if seen.steps is None else seen.steps} |"
+
+
+def _links(reported: Reported) -> str:
+    return ", ".join(f"[{name}](https://github.com/{name.replace('#', '/issues/')})" for name in reported.reports)
+
+
+def page(measured: Mapping[str, Measured]) -> str:
+    return "\n".join([*_HEAD.splitlines(), *_totals(measured), *_by_kind(measured), *_partly(measured), *_missing()]) + "\n"
+
+
+def _totals(measured: Mapping[str, Measured]) -> Iterator[str]:
+    yield from ("", "| kind | reports | rebuilt | found | named right |", "|---|---|---|---|---|")
+    sums = [0, 0, 0, 0]
+    for kind, words in KINDS.items():
+        rows = [reported for reported in REPORTED if reported.kind == kind and not reported.partly]
+        seen = [measured[reported.double] for reported in rows if reported.double is not None]
+        counts = [len(rows), len(seen), sum(one.found for one in seen), sum(one.named_right for one in seen)]
+        sums = [total + count for total, count in zip(sums, counts, strict=True)]
+        yield f"| {kind} {words} | {' | '.join(map(str, counts))} |"
+    yield f"| all | {' | '.join(map(str, sums))} |"
+
+
+_TABLE = ("", "| report | cause | double | rule | found | named right | steps |", "|---|---|---|---|---|---|---|")
+
+
+def _by_kind(measured: Mapping[str, Measured]) -> Iterator[str]:
+    for kind, words in KINDS.items():
+        rows = [reported for reported in REPORTED if reported.kind == kind and reported.double is not None and not reported.partly]
+        if rows:
+            yield from ("", f"## {kind}: {words}", *_TABLE)
+            yield from (row(reported, measured) for reported in rows)
+
+
+def _partly(measured: Mapping[str, Measured]) -> Iterator[str]:
+    yield from (
+        "",
+        "## Causes that are stated in part",
+        "",
+        "What is rebuilt is the part that is stated; these rows are in no total above.",
+    )
+    yield from _TABLE
+    yield from (row(reported, measured) for reported in REPORTED if reported.partly and reported.double is not None)
+
+
+def _missing() -> Iterator[str]:
+    yield from ("", "## Not rebuilt", "", "| report | cause | why |", "|---|---|---|")
+    yield from (f"| {_links(one)} | {one.cause} | {one.why} |" for one in REPORTED if one.double is None)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=Path("docs/detection.md"))
+    parser.add_argument("--workers", type=int, help="processes, one for each core otherwise")
+    options = parser.parse_args(given)
+    options.file.write_text(page(measure_all(options.workers)), encoding="utf-8")
+    print(options.file)
+
+
+if __name__ == "__main__":
+    main()
