@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kvpact.doctor.errors import Refused
+from kvpact.doctor.errors import Refused, Stalled
 from kvpact.doctor.target import Memory, Row, Session, Setting, StepView
 from kvpact.engine.batch import StepBatch, build
 from kvpact.engine.detokenize import IncrementalDetokenizer
@@ -106,7 +106,11 @@ class KvpactSession(Session):
         try:
             for choice in wanted:
                 self._enter(choice)
+            patience = 64 + 8 * sum(choice.sequence.num_tokens for choice in wanted)
             while wanted:
+                patience -= 1
+                if patience < 0:
+                    raise Stalled(f"{len(wanted)} contexts get no further", hint="they are preempted again and again")
                 before = scheduler.num_preemptions
                 plan = scheduler.schedule()
                 for name, position, row in self._compute(plan) if plan else ():
