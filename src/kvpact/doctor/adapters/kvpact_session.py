@@ -103,6 +103,8 @@ class KvpactSession(Session):
         wanted = [self._choices[name] for name in names]
         rows: dict[str, dict[int, Row]] = {name: {} for name in names}
         self._steps = []
+        if max(choice.sequence.num_tokens for choice in wanted) > self._engine.manager.counts().total * self._engine.spec.block_size:
+            raise self._too_large(wanted)  # as the engine's admission does; in chunks it would begin, and begin again
         try:
             for choice in wanted:
                 self._enter(choice)
