@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from kvpact.doctor import errors
 from kvpact.errors import InvalidConfig, KvpactError
 
 DOCS = Path(__file__).parents[1] / "docs" / "errors.md"
 
 
 def all_errors(base: type[KvpactError] = KvpactError) -> list[type[KvpactError]]:
-    """Every class of kvpact.errors below `base`; a class that a test made does not count."""
+    """Every class of kvpact.errors and of the doctor's below `base`; a class that a test made does not count."""
     found = []
     for kind in base.__subclasses__():
-        if kind.__module__ == "kvpact.errors":
+        if kind.__module__ in ("kvpact.errors", errors.__name__):
             found += [kind, *all_errors(kind)]
     return found
 

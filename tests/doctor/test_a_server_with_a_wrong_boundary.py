@@ -29,9 +29,10 @@ def model(tiny_folder: Callable[[str], Path]) -> Any:
     return AutoModelForCausalLM.from_pretrained(tiny_folder("llama"), attn_implementation="eager").eval()
 
 
-def examined(model: Any, fault: str | None, **manners: Any) -> Report:
+def examined(model: Any, fault: str | None, *wanted: str, **manners: Any) -> Report:
+    """wanted: rules; all by default."""
     with serving(PrefixCached(model, fault), **manners) as served:
-        return examine(connect(served.url), RULES)
+        return examine(connect(served.url), select(wanted) if wanted else RULES)
 
 
 def failed(report: Report) -> set[str]:
@@ -60,12 +61,13 @@ def test_a_healthy_server_has_no_finding(model: Any) -> None:
 
 def test_a_boundary_is_missed_without_counts_but_its_effect_is_not(model: Any) -> None:
     """A server that does not count hits: KV504 can't tell which requests hit, KV104 needs no count."""
-    report = examined(model, "one-too-long", usage=False)
+    report = examined(model, "one-too-long", "KV1", "KV5", usage=False)
     assert failed(report) == {"KV104"}
+    assert next(result for result in report.results if result.code == "KV504").outcome is Outcome.SKIPPED
 
 
 def test_the_finding_repeats_on_the_faulty_server_and_not_on_a_healthy_one(model: Any) -> None:
-    program = next(finding.program for finding in examined(model, "one-too-long").findings if finding.code == "KV504")
+    program = next(finding.program for finding in examined(model, "one-too-long", "KV504").findings if finding.code == "KV504")
     assert program is not None
     sizes = []
     for fault in ("one-too-long", None):
@@ -79,3 +81,16 @@ def test_the_finding_repeats_on_the_faulty_server_and_not_on_a_healthy_one(model
 def examine_noise(exam: Exam) -> None:
     (measurement,) = select(("KV001",))
     measurement.ways[0].check(exam)
+
+
+def test_a_served_glass_checkpoint_is_recognised_and_names_the_foreign_token() -> None:
+    from kvpact.doctor.glass.build import glass_model
+
+    found = {}
+    for fault in (None, "one-too-long"):
+        with serving(PrefixCached(glass_model("llama"), fault), top=1000) as served:
+            target = connect(served.url)
+            found[fault] = {result.code: result for result in examine(target, select(("KV205", "KV213"))).results}
+    assert target.form is not None
+    assert found[None]["KV205"].outcome is found[None]["KV213"].outcome is Outcome.PASSED
+    assert "of request before, which had ended" in found["one-too-long"]["KV205"].reason

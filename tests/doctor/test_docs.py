@@ -61,7 +61,7 @@ def test_a_page_has_every_section(rule: Rule) -> None:
     text = pages.page(rule)
     sections = ("Symptoms", "What it checks", "Why it matters", "Looks like it, but is not", "Usual causes and cures")
     assert [section for section in sections if f"## {section}\n" not in text] == []
-    assert f"Level {rule.level}: " in text
+    assert f"Level {rule.level} (" in text
     assert rule.page.symptoms
     assert rule.page.causes
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import callables
 import kvpact.doctor as doctor
 from kvpact.doctor import ContractBroken, Outcome, as_target, check_engine
 from kvpact.doctor.errors import TargetUnusable, UnknownRule
@@ -50,13 +51,20 @@ def test_a_report_is_returned_where_nothing_is_found_or_nothing_is_to_be_raised(
     assert len(check_engine(Scripted(forgets=True), select=["KV101"], raising=False).findings) == 1
 
 
+def test_a_callable_is_an_engine() -> None:
+    assert as_target(callables.step).name == "step"
+    assert check_engine(callables.step, select=["KV101"]).findings == ()
+    with pytest.raises(ContractBroken):
+        check_engine(callables.forgets, select=["KV101"])
+
+
 def test_known_failures_do_not_raise() -> None:
     report = check_engine(Scripted(forgets=True), select=["KV101"], expected={"cached-differs-from-recomputed": "issue 12"})
     assert [result.outcome for result in report.results] == [Outcome.PASSED, Outcome.XFAILED]
 
 
 def test_mistakes_are_typed_errors() -> None:
-    with pytest.raises(TargetUnusable, match="int is no engine"):
+    with pytest.raises(TargetUnusable, match="int"):
         check_engine(7)
     with pytest.raises(UnknownRule):
         check_engine(Scripted(), select=["KV999"])

@@ -50,6 +50,12 @@ def test_where_the_rows_agree_the_rule_itself_looks_again() -> None:
     assert run_again(innocent, Scripted(forgets=True)).outcome is Repeated.NOT
 
 
+def test_an_engine_that_breaks_off_is_told_and_proves_nothing() -> None:
+    again = run_again(PROGRAM, Scripted(breaks=True), code="KV101")
+    assert again.outcome is Repeated.UNCLEAR
+    assert "the engine breaks off (ZeroDivisionError: the adapter divides by zero)" in again.why
+
+
 def test_token_ids_are_brought_into_the_target_s_vocabulary() -> None:
     program = Program(steps=feed("a", (5, VOCAB + 6)), before=(Program(steps=feed("b", (VOCAB,))),))
     inside = fitted(program, Scripted())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ hf:FOLDER             a transformers model, with one of its caches
 
 MODEL                 kvpact's own engine: a built-in name or a folder
 
+vllm:FOLDER           vLLM in this process
+
 module:attribute      a callable, or a kvpact.doctor.Target
 
 http://host:port/v1   a server with the OpenAI interface
@@ -48,6 +51,10 @@ kvpact doctor hf:./my-model --select KV2 --budget 30
 kvpact doctor hf:./my-model --json r.json --html r.html
 
                                  for programs, and for people
+
+kvpact doctor hf:./my-model --programs 500
+
+                                 forks, cuts, batches by the dice
 
 kvpact doctor symptoms "text repeats itself"
 
@@ -86,7 +93,9 @@ class TargetOptions:
     model: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: as the server lists it; the first one else.")] = None
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: the environment variable with the key.")] = None
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For a URL: of one request.")] = 60
-    vocab: Annotated[int | None, typer.Option(metavar="N", min=32, help="For a URL that does not tell: ids below this exist.")] = None
+    vocab: Annotated[
+        int | None, typer.Option(metavar="N", min=32, help="For a URL or a callable that does not tell: ids below this exist.")
+    ] = None
 
     def options(self) -> Options:
         """Raises InvalidConfig."""
@@ -126,6 +135,7 @@ class ChoiceOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Rules known to fail, with reasons; else \\[tool.kvpact.doctor] in pyproject.toml."),
     ] = None
+    programs: Annotated[int, typer.Option(metavar="N", min=0, help="Draw so many programs besides, and run them.")] = 0
     seed: Annotated[int, typer.Option(metavar="N", help="Of every draw.")] = 0
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help="Start no program after this long.")] = None
 
@@ -174,6 +184,7 @@ def examine(target: TargetArgument, choice: ChoiceOptions, loading: TargetOption
     """Examine an engine; `kvpact doctor TARGET` is short for it."""
     from kvpact.cli.doctor_progress import progress
     from kvpact.doctor.expectations import from_file, from_project
+    from kvpact.doctor.machine import with_programs
     from kvpact.doctor.registry import select
     from kvpact.doctor.report.partial import Collected
     from kvpact.doctor.resolve import resolve
@@ -186,6 +197,9 @@ def examine(target: TargetArgument, choice: ChoiceOptions, loading: TargetOption
         try:
             with progress(len(chosen), quiet=reports.quiet or bool(os.environ.get("CI"))) as watch:
                 report = run(engine, chosen, seed=choice.seed, budget=choice.budget, expected=expected, watch=collected.watching(watch))
+            if choice.programs:
+                deadline = None if choice.budget is None else time.monotonic() + choice.budget - report.seconds
+                report = with_programs(report, engine, choice.programs, expected=expected, deadline=deadline)
         except KeyboardInterrupt:
             _show(collected.report())
             raise typer.Exit(INTERRUPTED) from None

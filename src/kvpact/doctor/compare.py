@@ -37,9 +37,13 @@ def against(
     exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Program], Gap] | None = None, *, reuse: bool = False
 ) -> Verdict:
     """gap: how a program is measured, beside its plain way by default. reuse: whether programs may hit what earlier ones left."""
-    measure = gap or exam.plain_gap
+    way = gap or exam.plain_gap
     if not exam.steady:
         return inconclusive(_UNSTEADY)
+
+    def measure(program: Program) -> Gap:
+        return exam.settle(program, way(program), way)
+
     compared, unclear = 0, None
     for label, build in cases:
         program = build(label) if reuse else cold(exam, build(label))
@@ -104,7 +108,7 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
 
     between_sessions: whether it is what sessions leave behind that is looked for.
     """
-    if exam.target.vocab_size < 16:
+    if exam.num_ids < 16:
         return inconclusive("a vocabulary of under 16 tokens is too small to hide some")
     if not exam.steady and not between_sessions:
         return inconclusive(_UNSTEADY)
@@ -124,12 +128,12 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
 
 def hidden(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:
     """Tokens that `shown` never draws, for what must not be seen."""
-    draw, vocab = exam.random(f"hidden {purpose}"), exam.target.vocab_size
+    draw, vocab = exam.random(f"hidden {purpose}"), exam.num_ids
     return tuple(draw.randrange(vocab // 2, vocab // 2 + vocab // 4) for _ in range(length))
 
 
 def shown(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:
-    draw, vocab = exam.random(f"shown {purpose}"), exam.target.vocab_size
+    draw, vocab = exam.random(f"shown {purpose}"), exam.num_ids
     return tuple(draw.randrange(min(8, vocab // 8), vocab // 2) for _ in range(length))
 
 
@@ -144,7 +148,7 @@ class _Moved:
 
 
 def _moved(exam: Exam, program: Program) -> _Moved:
-    half, quarter = exam.target.vocab_size // 2, exam.target.vocab_size // 4
+    half, quarter = exam.num_ids // 2, exam.num_ids // 4
     other = {token: token + quarter for token in range(half, half + quarter)}
     one, two = exam.run(program), exam.run(swapped(program, other))
     effect, count, owner, by_position = None, 0, None, dict[int, float]()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.expectations import by_code
 from kvpact.doctor.finding import Report
 from kvpact.doctor.program import Program
@@ -36,7 +35,7 @@ def check_engine(
     watch: Watcher | None = None,
     raising: bool = True,
 ) -> Report:
-    """Examine `engine`: a Target, what the command line takes as one, or a transformers model.
+    """Examine `engine`: a Target, what the command line takes as one, a transformers model, or a callable `step(token_ids, state)`.
 
     select, ignore: codes or names of rules, or their beginnings. budget: seconds. expected: reasons by code of rules that are known to
     fail. Raises ContractBroken when there are findings, unless `raising` is False; the report tells all the rest.
@@ -50,23 +49,16 @@ def check_engine(
 
 
 def as_target(engine: Any, options: Options | None = None) -> Target:
-    """Raises TargetUnusable."""
+    """A target of what `check_engine` takes. Raises TargetUnusable."""
+    options = options or Options()
     if isinstance(engine, Target):
         return engine
     if isinstance(engine, str):
-        return resolve(engine, options or Options())
-    if hasattr(engine, "config") and hasattr(engine, "forward"):
-        from kvpact.doctor.adapters.huggingface import HuggingFace
+        return resolve(engine, options)
+    from kvpact.doctor.adapters.callables import as_callable_target
 
-        return HuggingFace(engine, name=type(engine).__name__)
-    if callable(engine) or hasattr(engine, "step") or hasattr(engine, "generate"):
-        from kvpact.doctor.adapters.callables import as_callable_target
-
-        return as_callable_target(engine, name=getattr(engine, "__name__", type(engine).__name__))
-    raise TargetUnusable(
-        f"{type(engine).__name__} is no engine that the doctor knows",
-        hint="give a kvpact.doctor.Target, a callable, or text as the command line takes",
-    )
+    name = getattr(engine, "__qualname__", type(engine).__qualname__)
+    return as_callable_target(engine, name=name, vocab=options.vocab, dtype=options.dtype)
 
 
 def replay(program: Program, engine: Any, *, code: str | None = None, seed: int = 0) -> Replay:

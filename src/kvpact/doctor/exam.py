@@ -14,7 +14,7 @@ from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
 from kvpact.doctor.lineage import Pieces, pieces, unordered
-from kvpact.doctor.noise import Noise, Size, distance, same_bits
+from kvpact.doctor.noise import Noise, Size, distance, same_bits, settled
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
@@ -71,17 +71,23 @@ class Exam:
         """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""
         return Random(f"{self.seed}/{purpose}")
 
+    @property
+    def num_ids(self) -> int:
+        """Programs draw ids below this. Those of the glass checkpoint beyond its input tokens are outputs: nothing can be seen of them."""
+        form = self.target.form
+        return self.target.vocab_size if form is None else min(form.num_tokens, self.target.vocab_size)
+
     def tokens(self, purpose: str, length: int) -> tuple[int, ...]:
         """Random token ids; the lowest ids are often special ones, and left out where the vocabulary allows."""
         draw = self.random(purpose)
-        first = min(8, self.target.vocab_size // 4)
-        return tuple(draw.randrange(first, self.target.vocab_size) for _ in range(length))
+        first = min(8, self.num_ids // 4)
+        return tuple(draw.randrange(first, self.num_ids) for _ in range(length))
 
     def other_token(self, token: int, purpose: str = "") -> int:
         """A different id."""
         draw = self.random(f"other {token} {purpose}")
-        first = min(8, self.target.vocab_size // 4)
-        return next(t for t in iter(lambda: draw.randrange(first, self.target.vocab_size), None) if t != token)
+        first = min(8, self.num_ids // 4)
+        return next(t for t in iter(lambda: draw.randrange(first, self.num_ids), None) if t != token)
 
     def length(self, wanted: int) -> int:
         """As near to `wanted` as the target's longest context allows, with room for a few more."""
@@ -146,6 +152,40 @@ class Exam:
         for key, rows in sorted(mine.items(), key=lambda item: -len(wanted[item[0]])):
             pairs += zip(reversed(rows), reversed(self._plainly(setting, wanted[key])), strict=False)
         return self._widest(pairs)
+
+    @property
+    def wider(self) -> Exam | None:
+        """An exam of the same target at float32, measured; None where that can't be had."""
+        return self.kept("wider", self._widened)  # type: ignore[no-any-return]
+
+    def _widened(self) -> Exam | None:
+        from kvpact.doctor.rules.kv001_noise_floor import measure
+
+        target = self.target.at_precision("float32")
+        if target is None:
+            return None
+        wider = Exam(target, seed=self.seed, deadline=self._deadline)
+        try:
+            measure(wider)
+        except OutOfTime:
+            raise
+        except Exception:  # parts of the engine may know one precision only: then it can't be had
+            return None
+        return wider
+
+    def settle(self, program: Program, gap: Gap, measure: Callable[[Program], Gap]) -> Gap:
+        """The gap with its size settled at float32, where the target can be had at float32, and `measure` is a way of this exam."""
+        way = getattr(measure, "__func__", None)
+        if gap.size is Size.ROUNDING or self.target.lossy or way is None or getattr(measure, "__self__", None) is not self:
+            return gap
+        wider = self.wider
+        return gap if wider is None else replace(gap, size=settled(gap.size, gap.effect, wider.noise, way(wider, program).effect))
+
+    def afresh(self) -> Exam:
+        """An exam of the same target, measured as this one is, that has recomputed nothing yet."""
+        exam = Exam(self.target, seed=self.seed, deadline=self._deadline, shrinks=self.shrinks)
+        exam.noise, exam._kept = self.noise, self._kept
+        return exam
 
     def _plainly(self, setting: Setting, whole: Pieces) -> list[Row]:
         """Rows of the last piece; those of the pieces before are kept for whom it may concern."""

@@ -89,3 +89,16 @@ class Noise:
         if effect <= max(NEAR * self.floor, LEAST / NEAR):
             return Size.ROUNDING
         return Size.FAULT if effect > max(FAR * self.floor, LEAST) else Size.UNCLEAR
+
+
+#: A fault is as large at any precision; at the wider one it may look this much smaller, for what it hits differs a little.
+SHRINKS = 4.0
+
+
+def settled(size: Size, effect: float, wider: Noise, again: float) -> Size:
+    """What a difference is, by the same program at a wider precision. size, effect: at the narrow one. again: the effect at the wider
+    one. Rounding shrinks with the precision, and a fault does not; a fault that is gone there is for nobody to tell."""
+    wide = wider.size(again)
+    if wide is Size.FAULT:
+        return Size.UNCLEAR if again * SHRINKS < effect else Size.FAULT
+    return Size.ROUNDING if wide is Size.ROUNDING and size is Size.UNCLEAR else Size.UNCLEAR

@@ -39,25 +39,38 @@ class Replay:
 
 
 def run_again(program: Program, target: Target, *, code: str | None = None, seed: int = 0) -> Replay:
-    """Each row that the program shows is compared with recomputation on this target. Where they agree, the rule `code` itself looks with
-    the seed of then: what it saw may lie beside the rows, or in the recomputation too. Raises ProgramDoesNotFit."""
+    """Each row that the program shows is compared with recomputation on this target. Where they agree, or the target breaks off, the
+    rule `code` itself looks with the seed of then: what it saw may lie beside the rows, or in the recomputation too. Raises
+    ProgramDoesNotFit."""
     program = fitted(program, target)
     exam = Exam(target, seed=seed)
     rules = {rule.code: rule for rule in all_rules()}
     check(rules[_MEASUREMENT], exam)
-    gap = exam.gap(program)
-    if gap.size is Size.FAULT:
-        return Replay(outcome=Repeated.SAME, why=f"{_position(gap)} is {gap.effect:.3g} nats away from recomputation")
-    said = f"{gap.compared} rows agree with recomputation" if gap.size is Size.ROUNDING else "the difference is near that of rounding"
+    size, said = _compared(exam, program)
+    if size is Size.FAULT:
+        return Replay(outcome=Repeated.SAME, why=said)
     if code is None or code not in rules:
-        return Replay(outcome=Repeated.NOT if gap.size is Size.ROUNDING else Repeated.UNCLEAR, why=said)
+        return Replay(outcome=Repeated.NOT if size is Size.ROUNDING else Repeated.UNCLEAR, why=said)
     result = check(rules[code], exam)
     if result.outcome is Outcome.FAILED:
         why = f"{said}, and {title(code)} finds it here: {result.reason}"
         return Replay(outcome=Repeated.SAME, why=why, findings=result.findings)
-    clear = gap.size is Size.ROUNDING and result.outcome is Outcome.PASSED
+    clear = size is Size.ROUNDING and result.outcome is Outcome.PASSED
     why = f"{said}, and {title(code)} {_came_to(result.outcome)}: {result.reason}"
     return Replay(outcome=Repeated.NOT if clear else Repeated.UNCLEAR, why=why)
+
+
+def _compared(exam: Exam, program: Program) -> tuple[Size, str]:
+    """Of the program's rows with recomputation."""
+    try:
+        gap = exam.gap(program)
+    except Exception as error:  # whatever a foreign engine raises: that, too, may be the finding
+        return Size.UNCLEAR, f"the engine breaks off ({type(error).__name__}: {error})"
+    if gap.size is Size.FAULT:
+        return gap.size, f"{_position(gap)} is {gap.effect:.3g} nats away from recomputation"
+    if gap.size is Size.ROUNDING:
+        return gap.size, f"{gap.compared} rows agree with recomputation"
+    return gap.size, "the difference is near that of rounding"
 
 
 def fitted(program: Program, target: Target) -> Program:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from itertools import islice
 
 from kvpact.doctor.errors import OutOfTime
-from kvpact.doctor.program import Advance, Program, Step, Submit, Truncate
+from kvpact.doctor.program import Advance, Expect, Program, Step, Submit, Truncate
 
 #: Runs spent on shrinking: a small program is a service, not a proof.
 _MOST_RUNS = 60
 
 
-def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
-    """The smallest program found that still fails; `program` itself when nothing smaller does."""
-    left = _MOST_RUNS
+def shrink(program: Program, fails: Callable[[Program], bool], *, runs: int = _MOST_RUNS) -> Program:
+    """The smallest program found that still fails; `program` itself when nothing smaller does. runs: most that are tried."""
+    left = runs
     changed = True
     while changed and left > 0:
         changed = False
@@ -44,6 +44,8 @@ def _still(fails: Callable[[Program], bool], program: Program) -> bool:
 def _smaller(program: Program) -> Iterator[Program]:
     for place in range(len(program.before)):
         yield replace(program, before=program.before[:place] + program.before[place + 1 :])
+    if len(program.steps) > 8:
+        yield from _much_smaller(program)
     for place in reversed(range(len(program.steps))):
         yield replace(program, steps=program.steps[:place] + program.steps[place + 1 :])
     for share in (2, 1):
@@ -54,6 +56,55 @@ def _smaller(program: Program) -> Iterator[Program]:
     for place, other in enumerate(program.before):
         for smaller in _smaller(other):
             yield replace(program, before=(*program.before[:place], smaller, *program.before[place + 1 :]))
+
+
+def _much_smaller(program: Program) -> Iterator[Program]:
+    """Of a long program: no checks, its first half, without one context, without one call and what it feeds, with tokens submitted
+    earlier and at once."""
+    steps = program.steps
+    bare = tuple(step for step in steps if not isinstance(step, Expect))
+    if len(bare) < len(steps):
+        yield replace(program, steps=bare)
+    for share in (2, 4, 8):
+        yield replace(program, steps=steps[: len(steps) - len(steps) // share])
+    for name in sorted({name for step in steps if isinstance(step, Advance) for name, _ in step.counts}):
+        yield replace(program, steps=_without(steps, name))
+    for place in reversed(range(len(steps))):
+        step = steps[place]
+        if isinstance(step, Advance):
+            fed = {name for name, _ in step.counts}
+            first = place
+            while first > 0 and isinstance(before := steps[first - 1], Submit) and before.name in fed:
+                first -= 1
+            if first < place:
+                yield replace(program, steps=steps[:first] + steps[place + 1 :])
+    yield from _gathered(program)
+
+
+def _gathered(program: Program) -> Iterator[Program]:
+    """Two Submits of a context become one."""
+    first: dict[str, int] = {}
+    for place, step in enumerate(program.steps):
+        if isinstance(step, Submit) and first.setdefault(step.name, place) != place:
+            steps = list(program.steps)
+            earlier = steps[first[step.name]]
+            assert isinstance(earlier, Submit)
+            steps[first[step.name]] = replace(earlier, tokens=(*earlier.tokens, *step.tokens))
+            del steps[place]
+            yield replace(program, steps=tuple(steps))
+
+
+def _without(steps: tuple[Step, ...], name: str) -> tuple[Step, ...]:
+    """The steps that are left when a context is never there. Where another came from it, they can't be run."""
+    kept: list[Step] = []
+    for step in steps:
+        if isinstance(step, Advance):
+            counts = tuple((each, count) for each, count in step.counts if each != name)
+            if counts:
+                kept.append(replace(step, counts=counts))
+        elif name not in (getattr(step, "name", None), getattr(step, "new", None)):
+            kept.append(step)
+    return tuple(kept)
 
 
 def _later(program: Program, share: int) -> Program | None:

@@ -135,7 +135,7 @@ def test_llama_cpps_own_interface_is_understood() -> None:
         target = connect(served.url)
         row = row_of(target)
     assert target.limits.dialect.name == "llama.cpp completion"
-    assert target.limits.top == 100
+    assert target.limits.top == 300
     assert row[int(np.argmax(Toy().row(TOKENS, "")[0]))] == pytest.approx(Toy().row(TOKENS, "")[0].max())
 
 
@@ -159,12 +159,13 @@ def test_llama_cpp_is_made_to_draw_a_token_that_is_no_piece_of_a_character() -> 
             assert session.feed({f"{start}": range(start, start + 4)})
 
 
-def test_full_rows_are_declared_where_the_whole_vocabulary_is_shown() -> None:
-    with serving(top=300) as served:
-        target = connect(served.url, vocab=300)
+def test_a_small_vocabulary_is_shown_whole_and_yet_its_bits_are_not_relied_on() -> None:
+    with serving(top=1000) as served:
+        target = connect(served.url)
         row = row_of(target)
-    assert target.can(Capability.FULL_ROWS)
+    assert len(row) == target.vocab_size == 300
     assert not np.isnan(row).any()
+    assert not target.can(Capability.FULL_ROWS)
 
 
 def test_a_drawn_token_that_is_not_among_the_likeliest_is_left_out() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvpact.doctor.adapters import huggingface_caches as caches
-from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.errors import Refused, TargetFailed, TargetUnusable
 from kvpact.doctor.target import Capability, Memory, Row, Session, Setting, Target
 
 _OF_MODEL = frozenset(
@@ -30,6 +30,8 @@ _OF_MODEL = frozenset(
 )
 #: Models below this many parameters are faster on one thread.
 _SMALL = 50_000_000
+#: Models of more parameters are not loaded a second time at another precision.
+_TWICE = 2_000_000_000
 #: How configurations call their number of experts.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 #: Of the glass model, where the user's is windowed: contexts of some twenty tokens cross it.
@@ -90,6 +92,15 @@ class HuggingFace(Target):
             "cache": self.cache.name,
             "torch": torch.__version__,
         }
+
+    def at_precision(self, dtype: str) -> HuggingFace | None:
+        wanted = getattr(torch, dtype)
+        if self.model.dtype == wanted or sum(parameter.numel() for parameter in self.model.parameters()) > _TWICE:
+            return None
+        twin = copy.copy(self)
+        twin.prepare = lambda model: model  # type: ignore[method-assign]  # it has been
+        HuggingFace.__init__(twin, copy.deepcopy(self.model).to(wanted), name=f"{self.name} ({dtype})", **self._given)
+        return twin
 
     def glass(self) -> HuggingFace:
         """The same class and cache around the glass checkpoint, in the model's own architecture, attention and precision; in Llama's,
@@ -168,7 +179,14 @@ class HuggingFaceSession(Session):
         for row, name in enumerate(batch.names):
             ids[row, width - len(tokens[name]) :] = torch.tensor(list(tokens[name]))
             batch.lengths[name] = batch.lengths.get(name, 0) + len(tokens[name])
-        logits = self._target.call(ids, batch)
+        try:
+            logits = self._target.call(ids, batch)
+        except IndexError as error:
+            if self._target.cache.sized and batch.mask.shape[1] > self._capacity:
+                raise Refused(
+                    f"{batch.mask.shape[1]} tokens in a cache for {self._capacity}: {error}", hint="give the cache more room"
+                ) from error
+            raise
         return {name: _rows(logits[row, width - len(tokens[name]) :]) for row, name in enumerate(batch.names)}
 
     def _begin(self, names: list[str], lengths: list[int]) -> Batch:

@@ -63,6 +63,7 @@ class Kvpact(Target):
         self.config = config
         self._parts = (decoder, tokenizer, ops)
         self._plant = plant
+        self.again: Callable[[str], Target] | None = None  #: the same at another precision, where it was loaded from files
         self._engines: dict[tuple[int | None, bool], Engine] = {}
         self.capabilities = _CAPABILITIES | (_OF_REUSE if config.enable_prefix_caching else frozenset())
         self.vocab_size = int(decoder.config.vocab_size)
@@ -106,6 +107,11 @@ class Kvpact(Target):
         twin = type(self)(glass, tokenizer, ops, config, name=f"{self.name} (glass)", plant=self._plant)
         twin.form = form
         return twin
+
+    def at_precision(self, dtype: str) -> Target | None:
+        if self.again is None or str(self._parts[0].dtype) == f"torch.{dtype}":
+            return None
+        return self.again(dtype)
 
     def _made(self, setting: Setting) -> Engine:
         decoder, tokenizer, ops = self._parts
@@ -208,6 +214,8 @@ def load(model: str, *, switches: Sequence[str] = (), dtype: str | None = None, 
         files = resolve(model)
         ops = BackendRegistry.default().resolve(config.ops)
         decoder = load_decoder(Path(files.path), ops=ops, dtype=config.dtype, max_model_len=config.max_model_len)
-        return Kvpact(decoder, Tokenizer.load(files.path), ops, config, name=f"kvpact:{model}", plant=plant)
+        target = Kvpact(decoder, Tokenizer.load(files.path), ops, config, name=f"kvpact:{model}", plant=plant)
+        target.again = lambda other: load(model, switches=switches, dtype=other, plant=plant, **options)
+        return target
     except KvpactError as error:
         raise TargetUnusable(f"kvpact can't load {model}: {error.message}", hint=error.hint) from error

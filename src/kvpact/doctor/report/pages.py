@@ -12,7 +12,7 @@ from kvpact.doctor.symptoms import THEMES, themes
 #: What a target of a level gives the doctor.
 LEVELS = (
     "scores: tokens in, log-probabilities out, as over HTTP",
-    "steps: the engine is driven step by step",
+    "steps: the engine is driven call by call",
     "reads the cache: entries, memory, block tables",
 )
 
@@ -28,7 +28,7 @@ def page(rule: Rule) -> str:
 
 def _page(rule: Rule) -> Iterator[str]:
     text = rule.page
-    yield from (f"# {title(rule.code)}", "", f"Level {rule.level}: {LEVELS[rule.level]}. Family: {FAMILIES[rule.code[:3]]}.", "")
+    yield from (f"# {title(rule.code)}", "", f"Level {rule.level} ({LEVELS[rule.level]}). Family: {FAMILIES[rule.code[:3]]}.", "")
     yield from ("## Symptoms", "", *(f"- {symptom}" for symptom in text.symptoms), "")
     yield from ("## What it checks", "", text.checks, "", *_ways(rule), "")
     yield from ("## Why it matters", "", text.matters, "")
@@ -70,7 +70,7 @@ def _report(place: str) -> str:
 def index(rules: Sequence[Rule]) -> str:
     """docs/rules/README.md."""
     lines = ["# The doctor's rules", "", "`kvpact doctor TARGET` runs every rule that the target's level of access allows.", ""]
-    lines += [f"- Level {level} {about}." for level, about in enumerate(LEVELS)]
+    lines += [f"- Level {level}, {about}." for level, about in enumerate(LEVELS)]
     for family, about in FAMILIES.items():
         members = [rule for rule in rules if rule.code.startswith(family)]
         if members:

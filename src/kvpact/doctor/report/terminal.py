@@ -68,8 +68,7 @@ def _skipped(results: Sequence[Result], width: int) -> Iterator[Text]:
     for result in results:
         groups[f"needs {', '.join(result.missing)}" if result.missing else result.reason].append(result.code)
     for need, codes in sorted(groups.items(), key=lambda item: (not item[0].startswith("needs"), item[0])):
-        yield from (Text(line) for line in lines.wrapped(need, width, 2))
-        yield from (Text(line, style="dim") for line in lines.wrapped(" ".join(codes), width, 8))
+        yield from (Text(line) for line in lines.wrapped(f"{need}: {' '.join(codes)}", width, 2, 8))
 
 
 def _summary(report: Report, width: int) -> Iterator[Text]:
@@ -77,9 +76,10 @@ def _summary(report: Report, width: int) -> Iterator[Text]:
     counts = [(outcome, sum(result.outcome is outcome for result in report.results)) for outcome in lines.ORDER]
     score = ", ".join(f"{count} {outcome.value}" for outcome, count in counts if count)
     yield Text(report.target, style="bold")
+    wide = max(map(len, report.described), default=0)
     for key, value in report.described.items():
-        first, *rest = lines.wrapped(value, width, lines.LABEL)
-        yield Text.assemble((f"  {key:{lines.LABEL - 3}} ", "dim"), first[lines.LABEL :])
+        first, *rest = lines.wrapped(value, width, wide + 4)
+        yield Text.assemble((f"  {key:{wide}}  ", "dim"), first[wide + 4 :])
         yield from (Text(line) for line in rest)
     if report.broken_off:
         yield Text(f"broken off: {report.broken_off}", style="bold yellow")

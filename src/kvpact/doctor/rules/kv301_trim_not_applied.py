@@ -34,7 +34,8 @@ def _cases(exam: Exam) -> list[Case]:
         def build(tag: str) -> Program:
             # In a call of its own: a token that sees the future is no cut that was missed.
             cut = feed("a", hidden(exam, tag, gone), *([] if exam.target.can(Capability.CHUNK) else [1] * gone))
-            after = feed("a", shown(exam, f"{tag} after", _DECODED), *[1] * _DECODED)
+            together = gone > 1 and exam.target.can(Capability.CHUNK)
+            after = feed("a", shown(exam, f"{tag} after", _DECODED), *([] if together else [1] * _DECODED))
             return Program(steps=(*feed("a", shown(exam, f"{tag} kept", kept)), *cut, Truncate("a", kept), *after))
 
         return f"after {gone} tokens were cut off and {kept} kept", build

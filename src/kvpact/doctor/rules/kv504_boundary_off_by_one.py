@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Verdict, failed, inconclusive, passed
+from kvpact.doctor.finding import Verdict, failed, inconclusive
 from kvpact.doctor.noise import Size
 from kvpact.doctor.program import Program
 from kvpact.doctor.reuse import Hit, after, only_by_reuse, taken
@@ -35,7 +36,7 @@ def sweep(exam: Exam) -> Verdict:
         if not hits:
             return inconclusive("nothing was hit: prompts may be too short for this engine's reuse, or it is switched off")
         lengths = sorted({hit.cached for hit in hits})
-        return passed(f"{len(hits)} hits of {lengths[0]} to {lengths[-1]} tokens equal to cold contexts")
+        return sure(exam, f"{len(hits)} hits of {lengths[0]} to {lengths[-1]} tokens equal to cold contexts", len(hits))
     if not hits:
         return inconclusive("every hit differs from a cold context, at whatever length: no boundary decides")
     kind, first = wrong[0]

@@ -17,7 +17,7 @@ from kvpact.doctor.errors import TargetFailed, TargetUnusable
 #: Where nobody tells the vocabulary's size: every vocabulary that is met has as many.
 _LEAST_VOCAB = 256
 #: More than this many log-probabilities an answer would cost more than they tell.
-_MOST_SHOWN = 1024
+_MOST_SHOWN = 1000
 _TOPS = (100, 50, 20, 10, 5, 3, 2, 1)
 #: A bias that leaves no other token a chance; nats within which two answers say the same.
 _FORCED, _ALIKE = 100.0, 0.1

@@ -1,0 +1,159 @@
+"""Rounding is never called a fault, and a fault in the same arithmetic is: bf16 models whose sums are ordered by the batch's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kvpact.doctor.adapters.huggingface import Batch, HuggingFace
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.faults.masks import OwnMask, real
+from kvpact.doctor.faults.models import tiny_llama
+from kvpact.doctor.finding import Outcome, Report
+from kvpact.doctor.noise import Noise, Size, grain, settled
+from kvpact.doctor.program import Program, feed
+from kvpact.doctor.registry import select
+from kvpact.doctor.runner import check, examine
+from kvpact.doctor.target import Capability, Setting, Target
+
+#: By rows and by equal shapes: where rounding could be taken for a fault.
+RULES = ("KV101", "KV102", "KV103", "KV105", "KV107", "KV201", "KV202", "KV203", "KV205", "KV301", "KV302", "KV310")
+SEEDS = (*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 50)))
+
+
+class _InParts(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.numel() // x.shape[-1]
+        width = -(-x.shape[-1] // (1 + rows % 4))
+        both = zip(x.split(width, -1), self.weight.split(width, -1), strict=True)
+        return sum((part @ weight.T for part, weight in both), start=torch.zeros((), dtype=x.dtype))
+
+
+class ByShape(OwnMask):
+    """bf16, and every product is summed in as many parts as the number of its rows says: the worst of a batch-variant kernel, which
+    repeats itself in bits where shapes are equal."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # The glass checkpoint is read exactly at any precision, so it says nothing about noise.
+        self.capabilities -= {Capability.GLASS, Capability.MODULE}
+
+    def prepare(self, model: Any) -> Any:
+        for layer in model.modules():
+            if type(layer) is nn.Linear:
+                layer.__class__ = _InParts
+        return model
+
+
+class Leaks(ByShape):
+    """One token of the future."""
+
+    def sees(self, q: Tensor, k: Tensor, batch: Batch, num_new: int) -> Tensor:
+        return (k <= q + 1) & real(batch)
+
+
+class Kernels(HuggingFace):
+    """bf16 by torch's own kernels, which choose their order by shape too."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.capabilities -= {Capability.GLASS, Capability.MODULE}
+
+
+def narrow(kind: type[HuggingFace], seed: int) -> HuggingFace:
+    torch.set_num_threads(1)
+    return kind(tiny_llama(seed=seed).to(torch.bfloat16))
+
+
+def report(target: Target, seed: int, *rules: str) -> Report:
+    found = examine(target, select(rules or RULES), seed=seed, shrinks=False)
+    assert not [result for result in found.results if result.outcome is Outcome.ERROR], found.results
+    return found
+
+
+@pytest.mark.parametrize("kind", [ByShape, Kernels])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rounding_is_no_fault(kind: type[HuggingFace], seed: int) -> None:
+    found = report(narrow(kind, seed), seed)
+    assert found.findings == ()
+    outcomes = {result.outcome for result in found.results}
+    assert outcomes <= {Outcome.PASSED, Outcome.INCONCLUSIVE, Outcome.SKIPPED}
+    assert Outcome.PASSED in outcomes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leak_of_one_token_is_found_in_the_same_arithmetic_and_named(seed: int) -> None:
+    found = report(narrow(Leaks, seed), seed)
+    specific = [finding.code for finding in found.findings if not finding.code.startswith("KV1")]
+    assert specific[0] == "KV201"
+    assert set(specific) <= {"KV201", "KV301"}  # what was cut off had been seen by the token before it
+    assert all(finding.explained_by == "KV201" for finding in found.findings if finding.code.startswith("KV1"))
+
+
+def test_the_arithmetic_is_what_it_is_said_to_be() -> None:
+    """Else the tests above would show nothing: equal shapes give equal bits, other shapes do not."""
+    exam = Exam(narrow(ByShape, 0))
+    check(select(["KV001"])[0], exam)
+    assert exam.noise.repeats
+    assert exam.noise.floor > 1e-2
+    tokens = exam.tokens("x", 12)
+    assert exam.gap(Program(steps=feed("a", tokens, 8, 1, 1, 1))).effect > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("narrow_size", "effect", "again", "size"),
+    [
+        (Size.UNCLEAR, 0.2, 1e-6, Size.ROUNDING),
+        (Size.UNCLEAR, 0.2, 0.15, Size.FAULT),
+        (Size.UNCLEAR, 0.2, 0.01, Size.UNCLEAR),
+        (Size.UNCLEAR, 0.2, 5e-4, Size.UNCLEAR),
+        (Size.FAULT, 0.2, 0.15, Size.FAULT),
+        (Size.FAULT, 0.2, 1e-6, Size.UNCLEAR),
+    ],
+)
+def test_a_fault_does_not_shrink_with_the_precision(narrow_size: Size, effect: float, again: float, size: Size) -> None:
+    assert settled(narrow_size, effect, Noise(repeats=True, floor=1e-5, measured="here"), again) is size
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 8), (torch.float16, 11), (torch.float32, 24)])
+def test_the_precision_of_a_row_is_known_by_its_bits(dtype: torch.dtype, digits: int) -> None:
+    row = (torch.linspace(-1.0, 1.0, 40) * 7.7).to(dtype).float().numpy()
+    assert grain(row) == pytest.approx(7.7 * 2.0**-digits, rel=0.01)
+
+
+class SmallFault(OwnMask):
+    """Decode steps see the padding-free past, but for a tenth: as large as bf16's rounding."""
+
+    share = 0.03
+
+    def call(self, input_ids: Tensor, batch: Batch) -> Tensor:
+        logits = super().call(input_ids, batch)
+        return logits if batch.mask.shape[1] == input_ids.shape[1] else logits * (1 - self.share)
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(SmallFault, Outcome.FAILED), (Kernels, Outcome.PASSED)])
+def test_what_is_unclear_in_bf16_is_settled_in_fp32(kind: type[HuggingFace], outcome: Outcome) -> None:
+    exam = Exam(narrow(kind, 0), shrinks=False)
+    check(select(["KV001"])[0], exam)
+    exam.noise = Noise(repeats=True, floor=0.03, measured="set so that both are unclear")
+    assert exam.wider is not None
+    assert exam.wider.noise.floor < 1e-3
+    assert check(select(["KV101"])[1], exam).outcome is outcome
+    alone = Exam(narrow(kind, 0), shrinks=False)
+    alone.noise = exam.noise
+    alone.kept("wider", lambda: None)
+    assert check(select(["KV101"])[1], alone).outcome in (Outcome.INCONCLUSIVE, Outcome.PASSED)
+
+
+def test_the_same_weights_at_another_precision() -> None:
+    target = narrow(Kernels, 0)
+    wide = target.at_precision("float32")
+    assert wide is not None
+    assert (str(target.model.dtype), str(wide.model.dtype)) == ("torch.bfloat16", "torch.float32")
+    assert wide.at_precision("float32") is None
+    assert torch.equal(wide.model.lm_head.weight.to(torch.bfloat16), target.model.lm_head.weight)
+    rows = [each.open(Setting()).feed({"a": [9, 10, 11]})["a"][-1] for each in (target, wide)]
+    assert abs(rows[0] - rows[1]).max() < 1

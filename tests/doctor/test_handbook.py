@@ -1,0 +1,59 @@
+"""What docs/doctor.md shows can be done as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import kvpact.doctor as doctor
+from kvpact.cli.main import build_app
+from kvpact.doctor.expectations import from_file
+from kvpact.doctor.finding import Outcome
+from kvpact.doctor.resolve import BUILT_IN, GROUP
+
+TEXT = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
+
+
+def block(language: str, word: str) -> str:
+    return next(text for kind, text in BLOCKS if kind == language and word in text)
+
+
+def test_the_callable_and_the_test_of_the_page_work(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(mymodule=block("python", "def step"), test_mine=block("python", "parametrize_with_checks"))
+    ran = pytester.runpytest("-p", "no:cacheprovider")
+    outcomes = ran.parseoutcomes()
+    assert outcomes.get("failed", 0) == 0
+    assert outcomes["passed"] > 3
+    assert outcomes["xpassed"] == 1
+
+
+def test_the_table_of_known_failures_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(block("toml", "expected"))
+    assert list(from_file(file)) == ["KV103"]
+
+
+def test_every_command_option_and_scheme_of_the_page_exists() -> None:
+    import typer
+
+    group = typer.main.get_command(build_app()).commands["doctor"]  # type: ignore[attr-defined]
+    options = {option for command in group.commands.values() for parameter in command.params for option in parameter.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)) - {"--kvpact", "--kvpact-select"}
+    assert named <= options
+    assert set(re.findall(r"kvpact doctor ([a-z]+) ", TEXT)) - {"symptoms"} <= set(group.commands)
+    assert {"hf", "vllm", "http"} <= set(BUILT_IN)
+    assert f'"{GROUP}"' in TEXT
+
+
+def test_every_outcome_is_explained() -> None:
+    rows = re.findall(r"^\| ([a-z, ]+) \|", TEXT.partition("## ")[0], re.MULTILINE)
+    assert {word for row in rows for word in row.split(", ")} - {"outcome"} == {outcome.value for outcome in Outcome}
+
+
+def test_every_audit_of_the_page_is_public() -> None:
+    named = set(re.findall(r"`((?:assert|audit)_\w+)", TEXT))
+    assert len(named) > 5
+    assert named <= set(doctor.__all__)

@@ -1,0 +1,39 @@
+"""How far two rows are apart, where each shows a part of the vocabulary."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from kvpact.doctor.noise import distance
+
+
+def row(**shown: float) -> np.ndarray:
+    """Six tokens, a to f."""
+    scores = np.full(6, np.nan)
+    for name, score in shown.items():
+        scores[ord(name) - ord("a")] = score
+    return scores
+
+
+def test_rows_that_show_the_same_tokens_are_compared_on_them() -> None:
+    assert distance(row(a=-1.0, b=-2.0), row(a=-1.5, b=-2.0)) == 0.5
+
+
+def test_what_a_row_leaves_out_is_below_the_least_that_it_shows() -> None:
+    """c has -0.5 in one row and at most -3 in the other, whatever a and b say."""
+    assert distance(row(a=-1.0, c=-0.5), row(a=-1.0, b=-3.0)) == 2.5
+
+
+def test_rows_without_a_common_token_are_not_taken_for_equal() -> None:
+    assert distance(row(a=-0.1, b=-4.0), row(c=-0.1, d=-4.0)) == pytest.approx(3.9)
+
+
+def test_the_last_place_may_change_by_rounding() -> None:
+    assert distance(row(a=-1.0, b=-5.0), row(a=-1.0, c=-5.0001)) < 1e-3
+
+
+def test_a_row_that_shows_nothing_can_not_be_compared() -> None:
+    assert math.isnan(distance(row(), row(a=-1.0)))
