@@ -88,7 +88,23 @@ FAULTS = (
         about="a request goes on in the cache of the one before",
         make=lambda: _EndedStays(tiny_llama()),
         touches=frozenset(
-            {"KV001", "KV101", "KV102", "KV103", "KV104", "KV105", "KV106", "KV107", "KV108", "KV201", "KV202", "KV203", "KV205", "KV303"}
+            {
+                "KV001",
+                "KV101",
+                "KV102",
+                "KV103",
+                "KV104",
+                "KV105",
+                "KV106",
+                "KV107",
+                "KV108",
+                "KV201",
+                "KV202",
+                "KV203",
+                "KV205",
+                "KV208",
+                "KV303",
+            }
         ),
         like=("waybarrios/vllm-mlx#380",),
     ),
@@ -97,7 +113,7 @@ FAULTS = (
         code="KV204",
         about="a decode step attends to the whole static buffer",
         make=lambda: _BufferSeen(tiny_llama(max_position_embeddings=64), cache="static"),
-        touches=frozenset({"KV101", "KV102", "KV104", "KV105", "KV106", "KV107", "KV405", "KV408"}),
+        touches=frozenset({"KV101", "KV102", "KV104", "KV105", "KV106", "KV107", "KV301", "KV405", "KV408"}),
         like=("huggingface/transformers#30400", "meta-pytorch/gpt-fast#233"),
     ),
     Fault(
