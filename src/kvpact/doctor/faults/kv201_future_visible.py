@@ -30,11 +30,7 @@ FAULTS = (
         code="KV201",
         about="a mask of one's own switches the implied causal one off",
         make=lambda: _PromptSeesAll(tiny_llama()),
-<<<<<<< HEAD
-        touches=frozenset({"KV101", "KV103", "KV104", "KV105", "KV208", "KV216"}),
-=======
         touches=frozenset({"KV101", "KV103", "KV104", "KV105", "KV208", "KV216", "KV301"}),
->>>>>>> d2
         like=("huggingface/transformers#48748",),
     ),
     Fault(
