@@ -69,3 +69,13 @@ def test_near_uniform_attention_is_inconclusive() -> None:
     outcomes = {result.code: result.outcome for result in report.results}
     assert outcomes["KV101"] is Outcome.INCONCLUSIVE
     assert outcomes["KV301"] is Outcome.INCONCLUSIVE
+
+
+def test_a_token_whose_entries_are_zero_is_written() -> None:
+    """As a padding token's embedding is in many checkpoints: its keys and values in the first layer are zero."""
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[::2] = 0
+    report = examine(HuggingFace(model), select(["KV409"]), shrinks=False)
+    assert not _wrong(report)
+    assert report.results[-1].outcome is Outcome.PASSED

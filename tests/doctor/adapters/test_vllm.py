@@ -57,11 +57,13 @@ class StandIn:
         return {int(token): SimpleNamespace(logprob=float(row[token]), rank=rank[int(token)]) for token in {*shown.tolist(), also}}
 
 
-def target(monkeypatch: pytest.MonkeyPatch, vocab: int = 300) -> Vllm:
+def target(monkeypatch: pytest.MonkeyPatch, vocab: int = 300, *, apart: bool = True) -> Vllm:
+    """apart: engines compute in processes of their own."""
     module = ModuleType("vllm")
     module.LLM = lambda model, dtype, **asked: StandIn(vocab, **asked)  # type: ignore[attr-defined]
     module.SamplingParams = SimpleNamespace  # type: ignore[attr-defined]
     module.__version__ = "0"  # type: ignore[attr-defined]
+    module.envs = SimpleNamespace(VLLM_ENABLE_V1_MULTIPROCESSING=apart)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", module)
     return Vllm("folder")
 
@@ -100,6 +102,12 @@ def test_of_a_large_vocabulary_the_likeliest_are_shown_and_the_drawn_token_is_no
     assert np.array_equal(np.flatnonzero(~np.isnan(row)), np.sort(np.argsort(-whole)[:100]))
     assert not examined.can(Capability.FULL_ROWS)
     assert target(monkeypatch).can(Capability.FULL_ROWS, Capability.ALL_ROWS)
+
+
+def test_engines_of_one_process_have_no_glass_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing the second would take the first one's parallel groups."""
+    assert target(monkeypatch).can(Capability.GLASS)
+    assert not target(monkeypatch, apart=False).can(Capability.GLASS)
 
 
 def test_without_vllm_the_target_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,8 @@ class Vllm(Target):
         self.vocab_size = int(config.model_config.get_vocab_size())
         self._top = -1 if self.vocab_size <= _WHOLE else _LIKELIEST
         self.capabilities = _OFFERED if self._top == -1 else _OFFERED - {Capability.FULL_ROWS}
+        if not _core_apart():
+            self.capabilities -= {Capability.GLASS}
         self.max_len = int(config.model_config.max_model_len) - 1
         self.window = config.model_config.get_sliding_window()
         self.block_size = int(config.cache_config.block_size)
@@ -137,6 +139,13 @@ class Vllm(Target):
         self._llm.llm_engine.engine_core.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _core_apart() -> bool:
+    """Whether engines compute in processes of their own. In one process, closing the glass twin would take its groups from the first."""
+    from vllm import envs
+
+    return bool(envs.VLLM_ENABLE_V1_MULTIPROCESSING)
 
 
 def _loaded(folder: str, dtype: str, options: Mapping[str, Any]) -> Any:
