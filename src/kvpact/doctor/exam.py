@@ -164,7 +164,7 @@ class Exam:
         target = self.target.at_precision("float32")
         if target is None:
             return None
-        wider = Exam(target, seed=self.seed, deadline=self._deadline)
+        wider = Exam(target, seed=self.seed, deadline=self._deadline, shrinks=self.shrinks)
         try:
             measure(wider)
         except OutOfTime:

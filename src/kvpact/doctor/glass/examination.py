@@ -17,7 +17,6 @@ from kvpact.doctor.glass.reading import Form
 from kvpact.doctor.glass.scenarios import Scenario, scenarios
 from kvpact.doctor.glass.scene import Scene, Scenes, Whose
 from kvpact.doctor.program import Program, feed
-from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability
 from kvpact.visibility import Visibility
 
@@ -83,7 +82,7 @@ def _examine(exam: Exam) -> Examination:
     form = target.form
     assert form is not None, "a glass target has a form"
     try:
-        glass = _Glass(Exam(target, seed=exam.seed, deadline=exam.deadline), form)
+        glass = _Glass(Exam(target, seed=exam.seed, deadline=exam.deadline, shrinks=exam.shrinks), form)
         for scenario in scenarios(target, form, exam.random("glass")):
             glass.try_to_look(scenario)
             if "KV204" in glass.found.findings and scenario.program.before:
@@ -158,12 +157,12 @@ class _Glass:
             rows = self._rows(program, scenario.hits)
             return next((row for row in rows if row.named and (row.named.code, row.named.remedy) == (named.code, named.remedy)), None)
 
-        if self.form.groups > 1:  # each run is a walk of many requests: one guess, no search
+        if self.form.groups > 1 and self.exam.shrinks:  # each run is a walk of many requests: one guess, no search
             direct = _direct(scenario.program, looked.scene)
             program = direct if shown(direct) is not None else scenario.program
         else:
-            program = shrink(scenario.program, lambda smaller: shown(smaller) is not None)
-        again = shown(program)
+            program = self.exam.smallest(scenario.program, lambda smaller: shown(smaller) is not None)
+        again = shown(program) if self.exam.shrinks else None
         named, scene = (again.named, again.scene) if again and again.named else (named, None)
         return Finding(
             code=named.code,
