@@ -19,6 +19,9 @@ RANKS = (
     {"tools", "doctor"},
     {"cli"},
 )
+#: All that the doctor knows of kvpact; an adapter knows its own engine as well.
+KNOWN_TO_THE_DOCTOR = ("kvpact.ids", "kvpact.errors", "kvpact.visibility", "kvpact.cache.laws", "kvpact.doctor", "kvpact.__version__")
+ADAPTERS = ("adapters",)
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
 
@@ -62,6 +65,18 @@ def faults(package: Path) -> list[str]:
                 continue
             if there not in RANK or RANK[there] >= RANK[here]:
                 found.append(place)
+    return found
+
+
+def too_knowing(package: Path) -> list[str]:
+    """Each import by which the doctor, its adapters apart, knows more of kvpact than any engine shows."""
+    found = []
+    for file in sorted((package / "doctor").rglob("*.py")):
+        if file.relative_to(package).parts[1] in ADAPTERS:
+            continue
+        for line, module in imported_modules(file, package):
+            if part_of(module) is not None and not module.startswith(KNOWN_TO_THE_DOCTOR):
+                found.append(f"{file.relative_to(package)}:{line} imports {module}")
     return found
 
 
@@ -112,3 +127,16 @@ def test_a_control_plane_that_imports_arrays_is_found(tmp_path: Path) -> None:
 
 def test_a_part_without_a_rank_is_found(tmp_path: Path) -> None:
     assert faults(plant(tmp_path, utils="import os\n")) == ["utils has no rank"]
+
+
+def test_the_doctor_knows_an_engine_by_its_adapter_only() -> None:
+    assert too_knowing(PACKAGE) == []
+
+
+def test_a_doctor_that_looks_into_the_engine_is_found(tmp_path: Path) -> None:
+    package = plant(
+        tmp_path,
+        doctor__rules__kv101="from kvpact.cache.pool import Pool\nfrom kvpact.cache.laws import check\n",
+        doctor__adapters__own="from kvpact.engine.engine import Engine\n",
+    )
+    assert too_knowing(package) == ["doctor/rules/kv101.py:1 imports kvpact.cache.pool"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvpact.doctor.faults.tiny_engine import Context, Tiny, TinySession
+from kvpact.doctor.faults.tiny_engine import Tiny
+from kvpact.doctor.faults.tiny_pool import Context
+from kvpact.doctor.faults.tiny_session import TinySession
 from kvpact.doctor.finding import Outcome
 from kvpact.doctor.registry import select
 from kvpact.doctor.runner import examine

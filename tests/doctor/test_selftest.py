@@ -40,6 +40,11 @@ def test_another_specific_finding_is_an_alarm_unless_the_fault_touches_it() -> N
     assert judge(_fault(touches=frozenset({"KV204"})), report).alarms == ()
 
 
+def test_what_it_touches_and_does_not_fail_is_told() -> None:
+    report = _report(_of("KV301"), _of("KV204"))
+    assert judge(_fault(touches=frozenset({"KV204", "KV310"})), report).idle == ("KV310",)
+
+
 def test_a_general_fault_may_show_in_other_general_rules() -> None:
     assert judge(_fault("KV101"), _report(_of("KV101"), _of("KV103"))).named_right
 

@@ -173,7 +173,7 @@ class Exam:
             return None
         if target is None:
             return None
-        wider = Exam(target, seed=self.seed, deadline=self._deadline)
+        wider = Exam(target, seed=self.seed, deadline=self._deadline, shrinks=self.shrinks)
         try:
             measure(wider)
         except OutOfTime:

@@ -94,8 +94,12 @@ def _between(name: str, cache: Cache, plain: Cache) -> Iterator[Misplaced]:
 
 
 def _apart(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Of most tokens: what was computed after a mix-up is nobody's, and what was there before it shows whose it is."""
+    """Of most tokens: what was computed after a mix-up is nobody's, and what was there before it shows whose it is.
+
+    A place that was never written may hold any number, whose square must not overflow; an infinite entry is near to none."""
     if one.shape != other.shape:
         return float("inf")
-    scale = np.linalg.norm(other, axis=-1)
-    return float(np.median(np.linalg.norm(one - other, axis=-1) / np.maximum(scale, np.finfo(np.float32).tiny)))
+    mine, its = one.astype(np.float64), other.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.linalg.norm(mine - its, axis=-1) / np.maximum(np.linalg.norm(its, axis=-1), np.finfo(np.float32).tiny)
+    return float(np.median(apart))

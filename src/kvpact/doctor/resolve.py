@@ -34,7 +34,7 @@ Opener = Callable[[str, Options], Target]
 
 
 def _huggingface(rest: str, options: Options) -> Target:
-    from kvpact.doctor.adapters.huggingface import load
+    from kvpact.doctor.adapters.huggingface_load import load
 
     return load(rest, attention=options.attention, dtype=options.dtype, cache=options.cache, threads=options.threads)
 

@@ -22,7 +22,7 @@ Watcher = Callable[["Found"], None]
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What the doctor said of one faulty double. named: codes of findings that no other explains. alarms: codes that failed and must
-    not. broken: why the double could not be examined."""
+    not. idle: codes that it touches and that did not fail. broken: why the double could not be examined."""
 
     name: str
     code: str
@@ -30,6 +30,7 @@ class Found:
     found: bool
     alarms: tuple[str, ...]
     seconds: float
+    idle: tuple[str, ...] = ()
     broken: str | None = None
 
     @property
@@ -95,6 +96,7 @@ def judge(fault: Fault, report: Report, seconds: float = 0.0) -> Found:
         named=tuple(named),
         found=fault.code in failed,
         alarms=tuple(sorted(failed - allowed - general)),
+        idle=tuple(sorted(fault.touches - failed)),
         seconds=seconds,
     )
 
@@ -139,6 +141,8 @@ def selftest(
 
 
 def _one_thread() -> None:
+    """For torch, since each core has a process of its own; and no bars of progress but the selftest's."""
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     import torch
 
     torch.set_num_threads(1)

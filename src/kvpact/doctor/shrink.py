@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from kvpact.doctor.errors import OutOfTime
-from kvpact.doctor.program import Advance, Expect, Program, Step, Submit, Truncate
+from kvpact.doctor.program import Advance, Expect, Fork, Program, Step, Submit, Truncate
 
 #: Runs spent on shrinking: a small program is a service, not a proof.
 _MOST_RUNS = 60
@@ -78,20 +78,41 @@ def _much_smaller(program: Program) -> Iterator[Program]:
                 first -= 1
             if first < place:
                 yield replace(program, steps=steps[:first] + steps[place + 1 :])
+    yield from _unforked(program)
     yield from _gathered(program)
 
 
 def _gathered(program: Program) -> Iterator[Program]:
-    """Two Submits of a context become one."""
-    first: dict[str, int] = {}
+    """Two Submits of a context become one; so do two calls that follow each other and feed the same contexts."""
+    places: dict[str, list[int]] = {}
     for place, step in enumerate(program.steps):
-        if isinstance(step, Submit) and first.setdefault(step.name, place) != place:
-            steps = list(program.steps)
-            earlier = steps[first[step.name]]
-            assert isinstance(earlier, Submit)
-            steps[first[step.name]] = replace(earlier, tokens=(*earlier.tokens, *step.tokens))
-            del steps[place]
-            yield replace(program, steps=tuple(steps))
+        if isinstance(step, Submit):
+            for earlier in dict.fromkeys(places.setdefault(step.name, [])[-1:] + places[step.name][:1]):
+                first = program.steps[earlier]
+                assert isinstance(first, Submit)
+                together = replace(first, tokens=(*first.tokens, *step.tokens))
+                yield replace(
+                    program, steps=(*program.steps[:earlier], together, *program.steps[earlier + 1 : place], *program.steps[place + 1 :])
+                )
+            places[step.name].append(place)
+        before = program.steps[place - 1] if place else None
+        if isinstance(step, Advance) and isinstance(before, Advance) and [n for n, _ in step.counts] == [n for n, _ in before.counts]:
+            both = Advance(tuple((name, count + more) for (name, count), (_, more) in zip(before.counts, step.counts, strict=True)))
+            yield replace(program, steps=(*program.steps[: place - 1], both, *program.steps[place + 1 :]))
+
+
+def _unforked(program: Program) -> Iterator[Program]:
+    """The source of a fork goes on in the fork's stead."""
+    for place, step in enumerate(program.steps):
+        if isinstance(step, Fork):
+            later = (_renamed(each, step.new, step.name) for each in program.steps[place + 1 :])
+            yield replace(program, steps=(*program.steps[:place], *later))
+
+
+def _renamed(step: Step, name: str, to: str) -> Step:
+    if isinstance(step, Advance):
+        return Advance(tuple((to if each == name else each, count) for each, count in step.counts))
+    return replace(step, name=to) if getattr(step, "name", None) == name else step  # type: ignore[call-arg]
 
 
 def _without(steps: tuple[Step, ...], name: str) -> tuple[Step, ...]:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from kvpact.doctor.adapters import huggingface_caches as caches
-from kvpact.doctor.adapters.huggingface import HuggingFace, load
+from kvpact.doctor.adapters.huggingface import HuggingFace
+from kvpact.doctor.adapters.huggingface_load import load
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.execution import execute
 from kvpact.doctor.faults.models import tiny_llama, tiny_mistral

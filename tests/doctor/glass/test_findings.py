@@ -50,7 +50,8 @@ RULES = {
         kv215_layers_disagree_on_position,
     )
 }
-MINE = [fault for fault in all_faults() if fault.code in RULES]
+#: Doubles of the own engine are held to their names by the whole matrix.
+MINE = [fault for fault in all_faults() if fault.code in RULES and not fault.name.startswith("kvpact-")]
 
 
 def measured(target: Any) -> Exam:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kvpact.doctor.errors import Refused
+from kvpact.doctor.errors import Refused, Stalled
 from kvpact.doctor.target import Memory, Row, Session, Setting, StepView
 from kvpact.engine.batch import StepBatch, build
 from kvpact.engine.detokenize import IncrementalDetokenizer
@@ -103,10 +103,16 @@ class KvpactSession(Session):
         wanted = [self._choices[name] for name in names]
         rows: dict[str, dict[int, Row]] = {name: {} for name in names}
         self._steps = []
+        if max(choice.sequence.num_tokens for choice in wanted) > self._engine.manager.counts().total * self._engine.spec.block_size:
+            raise self._too_large(wanted)  # as the engine's admission does; in chunks it would begin, and begin again
         try:
             for choice in wanted:
                 self._enter(choice)
+            patience = 64 + 8 * sum(choice.sequence.num_tokens for choice in wanted)
             while wanted:
+                patience -= 1
+                if patience < 0:
+                    raise Stalled(f"{len(wanted)} contexts get no further", hint="they are preempted again and again")
                 before = scheduler.num_preemptions
                 plan = scheduler.schedule()
                 for name, position, row in self._compute(plan) if plan else ():

@@ -39,7 +39,7 @@ FAULTS = (
         code="KV203",
         about="a decode step sees its own token alone",
         make=lambda: _StepOnly(tiny_llama()),
-        touches=frozenset({"KV101", "KV104", "KV105", "KV106", "KV107", "KV216"}),
+        touches=frozenset({"KV101", "KV103", "KV104", "KV105", "KV106", "KV107", "KV216"}),
         like=("huggingface/transformers#18104",),
     ),
     Fault(
@@ -54,6 +54,6 @@ FAULTS = (
         code="KV203",
         about="the newest entry is not seen by the step after it",
         make=lambda: _LastUnseen(tiny_llama()),
-        touches=frozenset({"KV101", "KV104", "KV105", "KV106", "KV107", "KV216"}),
+        touches=frozenset({"KV101", "KV103", "KV104", "KV105", "KV106", "KV107", "KV216"}),
     ),
 )

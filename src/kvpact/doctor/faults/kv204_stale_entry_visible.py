@@ -97,7 +97,7 @@ FAULTS = (
         code="KV204",
         about="a decode step attends to the whole static buffer",
         make=lambda: _BufferSeen(tiny_llama(max_position_embeddings=64), cache="static"),
-        touches=frozenset({"KV101", "KV102", "KV104", "KV105", "KV106", "KV107", "KV405", "KV408"}),
+        touches=frozenset({"KV101", "KV102", "KV103", "KV104", "KV105", "KV106", "KV107", "KV208", "KV301", "KV405", "KV408"}),
         like=("huggingface/transformers#30400", "meta-pytorch/gpt-fast#233"),
     ),
     Fault(

@@ -67,6 +67,6 @@ FAULTS = (
         code="KV214",
         about="the cache rotates keys that are rotated already",
         make=lambda: _Twice(tiny_llama()),
-        touches=frozenset({"KV102"}),
+        touches=frozenset({"KV102", "KV601"}),
     ),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.tiny_engine import Pool, Tiny
+from kvpact.doctor.faults.tiny_engine import Tiny
+from kvpact.doctor.faults.tiny_pool import Pool
 
 
 class _TakesEverything(Tiny):

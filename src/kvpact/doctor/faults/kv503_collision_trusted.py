@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.tiny_engine import Published, Tiny
+from kvpact.doctor.faults.tiny_engine import Tiny
+from kvpact.doctor.faults.tiny_pool import Published
 
 
 class _KeyIsEnough(Tiny):

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Sequence
 
 from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.consequences import REUSED
-from kvpact.doctor.faults.tiny_engine import Published, Tiny
+from kvpact.doctor.faults.tiny_engine import Tiny
+from kvpact.doctor.faults.tiny_pool import Published
 
 
 class _CountsOneMore(Tiny):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.tiny_engine import Context, Pool, Tiny, TinySession
+from kvpact.doctor.faults.tiny_engine import Tiny
+from kvpact.doctor.faults.tiny_pool import Context, Pool
+from kvpact.doctor.faults.tiny_session import TinySession
 from kvpact.doctor.target import Session, Setting
 
 

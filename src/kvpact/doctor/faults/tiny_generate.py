@@ -10,7 +10,8 @@ from kvpact.doctor.errors import Refused, Stalled
 from kvpact.doctor.target import Answer, Row, Setting
 
 if TYPE_CHECKING:
-    from kvpact.doctor.faults.tiny_engine import Tiny, TinySession
+    from kvpact.doctor.faults.tiny_engine import Tiny
+    from kvpact.doctor.faults.tiny_session import TinySession
 
 _PATIENCE = 4
 

@@ -17,12 +17,13 @@ from kvpact.doctor.glass.reading import Form
 from kvpact.doctor.glass.scenarios import Scenario, scenarios
 from kvpact.doctor.glass.scene import Scene, Scenes, Whose
 from kvpact.doctor.program import Program, feed
-from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability
 from kvpact.visibility import Visibility
 
 #: Rules about where tokens stand; the first that a target breaks makes the later ones fail too.
 PLACES = ("KV211", "KV212", "KV213", "KV214", "KV215")
+#: Values that are not those that were stored: what is read from then on is no sign of what was seen.
+GARBLED = "KV602"
 
 
 @dataclass(kw_only=True)
@@ -81,7 +82,7 @@ def _examine(exam: Exam) -> Examination:
     form = target.form
     assert form is not None, "a glass target has a form"
     try:
-        glass = _Glass(Exam(target, seed=exam.seed, deadline=exam.deadline), form)
+        glass = _Glass(Exam(target, seed=exam.seed, deadline=exam.deadline, shrinks=exam.shrinks), form)
         for scenario in scenarios(target, form, exam.random("glass")):
             glass.try_to_look(scenario)
             if "KV204" in glass.found.findings and scenario.program.before:
@@ -114,7 +115,7 @@ class _Glass:
             named = looked.named
             if named is None:
                 self._healthy(scenario, looked.scene)
-            elif named.code in self.found.findings or (looked.positional and places_known):
+            elif named.code in self.found.findings or (looked.positional and places_known) or GARBLED in self.found.findings:
                 continue
             elif not (told and self.form.groups > 1):  # rows that show a group each show each its own part of one fault
                 told = True
@@ -156,12 +157,12 @@ class _Glass:
             rows = self._rows(program, scenario.hits)
             return next((row for row in rows if row.named and (row.named.code, row.named.remedy) == (named.code, named.remedy)), None)
 
-        if self.form.groups > 1:  # each run is a walk of many requests: one guess, no search
+        if self.form.groups > 1 and self.exam.shrinks:  # each run is a walk of many requests: one guess, no search
             direct = _direct(scenario.program, looked.scene)
             program = direct if shown(direct) is not None else scenario.program
         else:
-            program = shrink(scenario.program, lambda smaller: shown(smaller) is not None)
-        again = shown(program)
+            program = self.exam.smallest(scenario.program, lambda smaller: shown(smaller) is not None)
+        again = shown(program) if self.exam.shrinks else None
         named, scene = (again.named, again.scene) if again and again.named else (named, None)
         return Finding(
             code=named.code,

@@ -10,6 +10,7 @@ from typing import Any
 from kvpact.doctor.glass import words
 from kvpact.doctor.glass.diagnose import POSITIONAL, Sign, Symptom, visible_tokens
 from kvpact.doctor.glass.scene import Origin, Scene, Whose
+from kvpact.doctor.glass.spec import tag
 from kvpact.visibility import Visibility
 
 
@@ -82,6 +83,8 @@ class _Case:
         whose = Counter(origin.whose for origin in origins).most_common(1)[0][0]
         mine = [origin for origin in origins if origin.whose is whose]
         code = self._code_of(whose)
+        if whose is Whose.NOBODY and (self.first(Sign.EMPTY) or any(abs(count - 1) > 0.1 for count in symptom.read.values())):
+            return self._garbled(symptom)
         if code == "KV301" and len(seen := self._seen(symptom)) < len(self.expected):
             code = "KV204"  # not one entry too many, but a new one whose place still holds the old
         seen, got = self._seen(symptom), _listed(whose, mine, sum(symptom.read.values()))
@@ -98,6 +101,8 @@ class _Case:
 
     def _code_of(self, whose: Whose) -> str:
         after = self.scene.after
+        if whose is Whose.NEIGHBOUR and "load" in after:
+            return "KV604"
         if whose is Whose.NEIGHBOUR:
             return "KV302" if "fork" in after else "KV305" if "reorder" in after else "KV205"
         if whose is Whose.ENDED:
@@ -122,6 +127,8 @@ class _Case:
         if symptom is None:
             return None
         lost = sorted(self.visible[token] for token in symptom.read)
+        if lost == self.expected:
+            return self._garbled(symptom)
         seen = [place for place in self.expected if place not in lost]
         window, sinks = self.visibility.window, self.visibility.sinks
         start = self.scene.position - window + 1 if window else 0
@@ -149,14 +156,18 @@ class _Case:
             return "last"
         return f"some {self.scene.phase.value}"
 
+    def _garbled(self, symptom: Symptom) -> Named:
+        """What is read back are no tokens' values, in whole numbers: sight is not what is wrong."""
+        what = f"values read at position {self.scene.position} are not those that were stored"
+        return self.named("KV602", symptom, what, "each visible token's value, once", "other values, or other weights", "")
+
     def empty(self) -> Named | None:
         symptom = self.first(Sign.EMPTY)
         if symptom is None:
             return None
         number = symptom.read[0]
-        if number < 0:
-            what = f"the values at position {self.scene.position} weigh more than they should"
-            return self.named("KV602", symptom, what, "shares that sum up to 1", f"{-number:.2f} entries too much", "")
+        if number < 0.75 or abs(number - round(number)) > 0.01 * (2 + number):
+            return self._garbled(symptom)  # whole entries are empty, or none
         got = f"{number:.2f} entries that nothing was written to"
         what = f"{words.QUERY[self.scene.phase]} at position {self.scene.position} sees {got}"
         return self.named("KV204", symptom, what, "written entries only", got, "unwritten", visible_seen=self.expected, empty_seen=number)
@@ -178,11 +189,25 @@ class _Case:
         if symptom is None:
             return None
         places = sorted(self.visible[token] for token in symptom.read)
+        scale = self._scale(symptom)
+        if scale is not None:
+            what = f"scores at position {self.scene.position} are {scale:.2f} times what they should be"
+            return self.named("KV101", symptom, what, "scores over the root of head_dim", f"{scale:.2f} times those", "scores")
         foreign = any(origin.whose is Whose.NEIGHBOUR for origin in self.scene.origins.values())
         code = "KV305" if "reorder" in self.scene.after else "KV205" if foreign and len(places) > 1 else "KV204"
         got = f"at position {_range(places)} the key of another token than the value's"
         what = f"keys and values part: {got}"
         return self.named(code, symptom, what, "key and value of one token at each position", got, "keys", visible_seen=self.expected)
+
+    def _scale(self, symptom: Symptom) -> float | None:
+        """Keys of other tokens have their own tags; a wrong scale of the scores stretches all tags alike, from the query's own on."""
+        own = tag(self.scene.query)
+        pairs = [(symptom.read[token] - own, wanted - own) for token, wanted in symptom.expected.items() if wanted != own]
+        ratios = [read / wanted for read, wanted in pairs]
+        sure = len(ratios) > 2 or (len(ratios) > 0 and self.first(Sign.DISTANCE) is not None)
+        if not sure or max(ratios) - min(ratios) > 0.1 * max(map(abs, ratios)):
+            return None
+        return sum(ratios) / len(ratios)
 
     def places(self) -> Named | None:
         wrong = [symptom for symptom in self.symptoms if symptom.sign in POSITIONAL]

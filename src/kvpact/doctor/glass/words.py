@@ -21,6 +21,10 @@ _SPREAD, _NEAR = 0.8, 26
 
 #: By code and by what was seen; the longest key that fits comes first.
 _REMEDIES: Mapping[tuple[str, str], Remedy] = {
+    ("KV101", "scores"): (
+        "scores are scaled otherwise here: left out, applied twice, or another head_dim's",
+        "scale by one over the root of head_dim once, in every kernel alike",
+    ),
     ("KV201", "future prompt"): (
         "the prompt is attended to without a causal mask",
         "pass a causal mask, or is_causal, whenever more than one query is computed; a mask of one's own switches an implied one off",
@@ -148,6 +152,7 @@ _REMEDIES: Mapping[tuple[str, str], Remedy] = {
         "query head h reads key head h // (heads / key heads): repeat each head in place, do not tile them",
     ),
     ("KV309", ""): ("a layer reads or writes under another layer's index", "check the layer index that the cache is called with"),
+    ("KV604", ""): ("a snapshot shares memory with the context that it was taken of", "copy entries when saving, and again when loading"),
     ("KV602", ""): (
         "the scale of stored values is taken over the wrong axis, or belongs to another token",
         "keep one scale for each position and head, stored and moved with its entry",

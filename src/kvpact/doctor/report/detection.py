@@ -25,6 +25,7 @@ Each row is a public report that states its cause. The cause, in our own words, 
 fault in it. What is rebuilt is the cause and not the engine of the report, so a row says that the doctor finds such a fault, and not that
 it was run on that engine. A double counts as found when its rule fails; as named right when, of all rules, only that one fails, those
 that the fault rightly touches, and general ones that a more specific finding explains. Steps: of the smallest program that shows it.
+Several reports may have one cause, and one double may stand for two rows. KV506 tells by a clock: beside other work it may not be sure.
 """
 
 

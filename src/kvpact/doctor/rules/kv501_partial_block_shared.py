@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive
-from kvpact.doctor.program import Program, feed
+from kvpact.doctor.noise import Size
+from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.reuse import steps_of, taken, without_reuse
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -25,6 +28,8 @@ def diverge(exam: Exam) -> Verdict:
                 continue
             if _moves(exam, without_reuse(one), without_reuse(two), watched):
                 return inconclusive("contexts move each other without reuse too: the block's edge has no part in it")
+            if exam.gap(_alone(one, watched), watched).size is Size.FAULT:
+                return inconclusive("hits on what earlier sessions left are wrong without anybody beside them, as KV104 tells")
             return failed(_finding(exam, one, shared, watched, other, size))
     hit = taken(exam, _life(exam, size, 2 * size - 1, "b", "x"))
     if not hit.cached:
@@ -39,6 +44,16 @@ def _life(exam: Exam, size: int, shared: int, changing: str, turn: str) -> Progr
     steps = steps_of(feed("a", common), feed("b", common + end["b"][:2]), feed("a", end["a"]), feed("b", end["b"][2:]))
     again = exam.tokens("partial again", 1)
     return Program(steps=steps_of(steps, feed("a", again), feed("b", again)))
+
+
+def _alone(program: Program, name: str) -> Program:
+    """The steps of one context."""
+    mine = [
+        step
+        for step in program.steps
+        if (isinstance(step, Submit) and step.name == name) or (isinstance(step, Advance) and step.counts[0][0] == name)
+    ]
+    return replace(program, steps=tuple(mine))
 
 
 def _moves(exam: Exam, one: Program, other: Program, watched: str) -> bool:

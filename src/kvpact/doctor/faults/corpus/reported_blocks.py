@@ -37,9 +37,9 @@ class _WaitsForThePeer(_Faulty):
 
 
 class _Padded(TinySession):
-    """A captured graph runs 1, 2, 4 or 8 rows; those that stand for nothing write somewhere, too. written: by the latest such step."""
+    """A captured graph runs 1, 2, 4 or 8 rows; those that stand for nothing write somewhere, too. latest: whom the last such step fed."""
 
-    written: Sequence[tuple[str, Context]] = ()
+    latest: Sequence[tuple[str, Context]] = ()
 
     def feed(self, tokens: Mapping[str, Sequence[int]]) -> Mapping[str, list[Row]]:
         rows = super().feed(tokens)
@@ -47,7 +47,7 @@ class _Padded(TinySession):
             graph = next(size for size in (1, 2, 4, 8, 16, 64) if size >= len(tokens) or size == 64)
             for row in range(len(tokens), graph):
                 self.write_padded(row, tokens)
-            self.written = [(name, self.contexts[name]) for name in tokens]
+            self.latest = [(name, self.contexts[name]) for name in tokens]
         return rows
 
     def write_padded(self, row: int, tokens: Mapping[str, Sequence[int]]) -> None:
@@ -73,7 +73,7 @@ class _LastStepsOffsets(_Padded):
     """Offsets of padded rows are what the step before left in them: its requests' places are written again."""
 
     def feed(self, tokens: Mapping[str, Sequence[int]]) -> Mapping[str, list[Row]]:
-        self.before = self.written
+        self.before = self.latest
         return super().feed(tokens)
 
     def write_padded(self, row: int, tokens: Mapping[str, Sequence[int]]) -> None:

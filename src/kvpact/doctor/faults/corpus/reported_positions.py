@@ -66,7 +66,7 @@ FAULTS = (
         code="KV211",
         about="of several shifts before the next decode the keys are turned by the last one",
         make=lambda: _LastShiftOnly(tiny_llama()),
-        touches=frozenset({"KV103", "KV105", "KV106", "KV213", "KV214", "KV216"}),
+        touches=frozenset({"KV103", "KV105", "KV106", "KV213", "KV214", "KV216", "KV301"}),
         like=("ggml-org/llama.cpp#3825",),
     ),
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvpact.doctor.adapters.huggingface import Batch, HuggingFaceSession
 from kvpact.doctor.faults.masks import OwnWindow
-from kvpact.doctor.target import Session, Setting
+from kvpact.doctor.target import Capability, Session, Setting
 
 
 class Shifting(OwnWindow):
@@ -18,6 +18,10 @@ class Shifting(OwnWindow):
 
     #: Columns in front that never move.
     kept = 0
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.capabilities -= {Capability.ENTRIES, Capability.WRITTEN}  # entries change as the context grows, and rightly
 
     def open(self, setting: Setting) -> Session:
         return _ShiftingSession(self, setting)
