@@ -16,7 +16,7 @@ from kvpact.doctor.finding import Outcome
 from kvpact.doctor.registry import select
 from kvpact.doctor.report import detection
 from kvpact.doctor.runner import examine
-from kvpact.doctor.selftest import try_fault
+from kvpact.doctor.selftest import Found, Score, try_fault
 
 _DOCS = Path(__file__).parents[2] / "docs" / "detection.md"
 _DOUBLES = detection.doubles()
@@ -94,6 +94,17 @@ def test_the_page_tells_what_was_missed():
     total = next(line for line in lines if line.startswith("| all |"))
     reports, rebuilt, found, named = (int(part) for part in total.strip("| ").split("|")[1:])
     assert named == found < rebuilt < reports
+
+
+def test_the_page_begins_with_what_the_selftest_printed():
+    missed = sorted(_DOUBLES)[0]
+    said = {name: Found(name=name, code="KV201", named=(), found=name != missed, alarms=(), seconds=1.0) for name in _DOUBLES}
+    score = Score(doubles=tuple(said.values()), seconds=61.2, workers=2)
+    lines = detection.page({name: detection.measure(one, 4) for name, one in said.items()}, detection.told(score)).splitlines()
+    start = lines.index("```")
+    assert lines[start + 1 : lines.index("```", start + 1)] == score.lines()
+    assert f"torch {torch.__version__}" in lines[start - 3]
+    assert any(f"`{missed}`" in line and line.endswith("| no | no | 4 |") for line in lines)
 
 
 def test_the_pages_totals_are_those_of_its_rows():

@@ -1,13 +1,16 @@
-"""`python -m kvpact.doctor.report.detection` runs the doubles of public reports, and writes docs/detection.md from what was found."""
+"""`python -m kvpact.doctor.report.detection` runs the selftest, and writes docs/detection.md from what was found of public reports."""
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 from kvpact.doctor.codes import title
@@ -15,11 +18,11 @@ from kvpact.doctor.fault import Fault, all_faults
 from kvpact.doctor.faults.corpus.reports import KINDS, REPORTED, Reported
 from kvpact.doctor.registry import select
 from kvpact.doctor.runner import examine
-from kvpact.doctor.selftest import try_fault
+from kvpact.doctor.selftest import Found, Score, selftest
 
 _HEAD = """# Which public reports the doctor finds
 
-Written by `python -m kvpact.doctor.report.detection`, which runs every double below: don't edit it.
+Written by `python -m kvpact.doctor.report.detection`, which runs every double: don't edit it.
 
 Each row is a public report that states its cause. The cause, in our own words, is rebuilt as a *double*: a tiny engine with that one
 fault in it. What is rebuilt is the cause and not the engine of the report, so a row says that the doctor finds such a fault, and not that
@@ -45,25 +48,29 @@ def doubles() -> Mapping[str, Fault]:
     return {fault.name: fault for fault in all_faults() if fault.name in wanted}
 
 
-def measure(name: str) -> Measured:
-    """Under all rules, and then under its own rule alone, with programs made small."""
+def steps(name: str) -> int | None:
+    """Of the smallest program that its own rule has for it."""
     fault = doubles()[name]
-    found = try_fault(name)
     target = fault.make()
     try:
         report = examine(target, select([fault.code]))
     finally:
         target.close()
     sizes = [finding.program.length for finding in report.findings if finding.code == fault.code and finding.program is not None]
-    return Measured(found=found.found, named_right=found.named_right, alarms=found.alarms, steps=min(sizes, default=None))
+    return min(sizes, default=None)
 
 
-def measure_all(workers: int | None = None) -> Mapping[str, Measured]:
-    """In processes of their own."""
+def measure_all(score: Score, workers: int | None = None) -> Mapping[str, Measured]:
+    """What the selftest said of each, and, in processes of their own, how small its program gets."""
     names = sorted(doubles())
+    said = {found.name: found for found in score.doubles}
     context = multiprocessing.get_context("spawn")  # a forked torch may hold locks of threads that are not there
     with ProcessPoolExecutor(max_workers=workers or os.cpu_count() or 1, mp_context=context, initializer=_one_thread) as pool:
-        return dict(zip(names, pool.map(measure, names), strict=True))
+        return {name: measure(said[name], size) for name, size in zip(names, pool.map(steps, names), strict=True)}
+
+
+def measure(said: Found, size: int | None) -> Measured:
+    return Measured(found=said.found, named_right=said.named_right, alarms=said.alarms, steps=size)
 
 
 def _one_thread() -> None:
@@ -88,8 +95,26 @@ def _links(reported: Reported) -> str:
     return ", ".join(f"[{name}](https://github.com/{name.replace('#', '/issues/')})" for name in reported.reports)
 
 
-def page(measured: Mapping[str, Measured]) -> str:
-    return "\n".join([*_HEAD.splitlines(), *_totals(measured), *_by_kind(measured), *_partly(measured), *_missing()]) + "\n"
+def page(measured: Mapping[str, Measured], told: Iterable[str] = ()) -> str:
+    """told: lines about the run, below the head."""
+    return "\n".join([*_HEAD.splitlines(), *told, *_totals(measured), *_by_kind(measured), *_partly(measured), *_missing()]) + "\n"
+
+
+def told(score: Score) -> Iterator[str]:
+    """What the selftest printed, and where it ran."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", "transformers"))
+    cores = f"{score.workers} core{'' if score.workers == 1 else 's'} of {_processor()}"
+    yield from ("", f"`kvpact doctor selftest` on {date.today()}, on {cores}, with Python {platform.python_version()}, {versions}, said of")
+    yield from ("all doubles, of which these reports' are a part:", "", "```", *score.lines(), "```")
+
+
+def _processor() -> str:
+    """As the system calls it; where it does not, the kind of machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _totals(measured: Mapping[str, Measured]) -> Iterator[str]:
@@ -136,7 +161,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("file", nargs="?", type=Path, default=Path("docs/detection.md"))
     parser.add_argument("--workers", type=int, help="processes, one for each core otherwise")
     options = parser.parse_args(given)
-    options.file.write_text(page(measure_all(options.workers)), encoding="utf-8")
+    score = selftest(workers=options.workers)
+    options.file.write_text(page(measure_all(score, options.workers), told(score)), encoding="utf-8")
     print(options.file)
 
 
