@@ -11,7 +11,7 @@ from kvpact.cache.laws import CacheView, broken_laws
 from kvpact.doctor.errors import OutOfTime, TargetFailed
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.lineage import pieces
+from kvpact.doctor.lineage import longest
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Save, Step, Submit, Truncate
 from kvpact.doctor.target import Capability, Setting, StepView
 from kvpact.errors import KvpactError
@@ -149,8 +149,7 @@ def _fed(name: str, tokens: Sequence[int]) -> tuple[Step, ...]:
 def _possible(exam: Exam, *lives: Sequence[Step], setting: Setting | None = None) -> Iterator[Program]:
     for steps in lives:
         program = Program(steps=tuple(steps), setting=setting or Setting())
-        longest = max(sum(map(len, whole)) for whole in pieces(program).values())
-        if exam.target.can(*program.needs) and longest <= exam.target.max_len:
+        if exam.target.can(*program.needs) and longest(program) <= exam.target.max_len:
             yield program
 
 
