@@ -11,13 +11,13 @@ from kvpact.doctor.runner import examine
 from kvpact.switches import SWITCHES
 
 #: Of the switches that take a number.
-NUMBERS = {"block_size": ("1", "3", "32"), "chunk": ("3", "17")}
+NUMBERS = {"block_size": ("1", "3", "32", "128"), "chunk": ("1", "3", "17")}
 #: In every test run, each with others that it may clash with; the rest is slow.
 FAST = (
     "block_size=3 allocator=contiguous chunk=5",
     "prefix_reuse=off pool_reuse=off fork_sharing=off batching=off",
     "gate=full preemption=off policy=priority mask_lowering=dense logits_rows=all",
-    "ops=torch",
+    "ops=torch block_size=1 chunk=3",
 )
 ALL = [
     f"{name}={value}"

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from kvpact.doctor.errors import OutOfTime
+from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
-from kvpact.doctor.lineage import Pieces, pieces, unordered
+from kvpact.doctor.lineage import Pieces, longest, pieces, unordered
 from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
@@ -107,7 +107,12 @@ class Exam:
         """inspect, observe: as for `execute`. Raises OutOfTime when the budget is spent."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise OutOfTime
-        return execute(program, self.target, inspect=inspect, observe=observe)
+        try:
+            return execute(program, self.target, inspect=inspect, observe=observe)
+        except Exception as error:
+            if longest(program) > (most := self.target.max_len):  # edges of large blocks may lie beyond what a model takes
+                raise Refused(f"contexts end at {most} tokens", hint="a target with smaller blocks would be looked at") from error
+            raise
 
     @property
     def cold(self) -> Setting:

@@ -11,6 +11,7 @@ from kvpact.cache.laws import CacheView, broken_laws
 from kvpact.doctor.errors import OutOfTime, TargetFailed
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.lineage import longest
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Save, Step, Submit, Truncate
 from kvpact.doctor.target import Capability, Setting, StepView
 from kvpact.errors import KvpactError
@@ -69,6 +70,8 @@ def by_state(code: str, *, expected: str, cause: str, cure: str) -> Callable[[Ex
                 return inconclusive(f"a life broke off after {', '.join(sorted(life.first))} was seen in it: {life.raised}")
             if life.raised is not None:
                 raise TargetFailed(f"a life broke off: {life.raised}", hint="this rule saw nothing wrong until then")
+            if not life.programs:
+                return inconclusive("blocks are so large that no context spans several of them")
             return passed(f"{life.steps} states of {life.programs} lives")
         broken, program = life.first[code]
         smallest = exam.smallest(program, lambda smaller: any(found.code == code for found in _seen(exam, smaller)[0]))
@@ -110,8 +113,8 @@ def lives(exam: Exam) -> Life:
 def programs(exam: Exam) -> Iterator[Program]:
     """Lives that touch every way in which blocks change hands, at the block's edges; those that the target can lead."""
     size = exam.target.block_size or 16
-    one, two = exam.tokens("life one", 4 * size), exam.tokens("life two", 4 * size)
     end = 2 * size + 3
+    one, two = exam.tokens("life one", max(4 * size, end)), exam.tokens("life two", max(4 * size, 5))
     common = one[: 2 * size + 1]
     grows = (Submit("a", one[:end]), *(Advance((("a", count),)) for count in (size - 1 or 1, 1, 1, size + 1) if count), Abort("a"))
     shares = (
@@ -135,7 +138,7 @@ def programs(exam: Exam) -> Iterator[Program]:
     if exam.target.can(Capability.CAPACITY):
         setting = Setting(capacity=4 * size)
         yield from _possible(exam, (*crowd, Abort("a"), Abort("c")), setting=setting)
-        hit, fills = (*_fed("a", common), Abort("a")), (*_fed("b", two), Abort("b"))
+        hit, fills = (*_fed("a", common), Abort("a")), (*_fed("b", two[: 4 * size]), Abort("b"))
         yield from _possible(exam, (*hit, *hit, *fills, *hit), setting=setting)
 
 
@@ -146,7 +149,7 @@ def _fed(name: str, tokens: Sequence[int]) -> tuple[Step, ...]:
 def _possible(exam: Exam, *lives: Sequence[Step], setting: Setting | None = None) -> Iterator[Program]:
     for steps in lives:
         program = Program(steps=tuple(steps), setting=setting or Setting())
-        if exam.target.can(*program.needs):
+        if exam.target.can(*program.needs) and longest(program) <= exam.target.max_len:
             yield program
 
 

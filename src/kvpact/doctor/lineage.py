@@ -20,6 +20,12 @@ def pieces(program: Program) -> dict[tuple[int, str], Pieces]:
     return _walked(program)[0]
 
 
+def longest(program: Program) -> int:
+    """Tokens of the longest context that it comes to, in any of its sessions."""
+    here = (sum(map(len, whole)) for whole in pieces(program).values())
+    return max((*here, *map(longest, program.before)), default=0)
+
+
 def _state(program: Program) -> tuple[dict[str, Pieces], dict[str, tuple[int, ...]]]:
     """What each context has been fed at the end, and what waits."""
     return _walked(program)[1:]

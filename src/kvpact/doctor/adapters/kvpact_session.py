@@ -117,7 +117,9 @@ class KvpactSession(Session):
                 plan = scheduler.schedule()
                 for name, position, row in self._compute(plan) if plan else ():
                     rows[name][position] = row
-                if not plan and scheduler.num_preemptions == before and not self._park(wanted):
+                if scheduler.num_preemptions != before:
+                    self._park(wanted)  # else who is fed in small chunks would be preempted at the same place again and again
+                elif not plan and not self._park(wanted):
                     raise self._too_large(wanted)
                 for choice in [choice for choice in wanted if not _missing(choice)]:
                     wanted.remove(choice)

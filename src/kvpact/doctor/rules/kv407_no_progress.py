@@ -21,7 +21,7 @@ def crowd(exam: Exam) -> Verdict:
     size = exam.target.block_size or 16
     setting, new, answered = Setting(capacity=_ROOM * size), min(6, size), 0
     for crowd in _CROWDS:
-        prompts = [exam.tokens(f"crowd {index}", blocks * size - 1) for index, blocks in enumerate(crowd)]
+        prompts = [exam.tokens(f"crowd {index}", max(1, blocks * size - 1)) for index, blocks in enumerate(crowd)]
         if max(map(len, prompts)) + new > exam.target.max_len:
             continue
         text = f"{len(crowd)} requests of {', '.join(str(len(prompt)) for prompt in prompts)} tokens in a cache for {_ROOM * size}"
