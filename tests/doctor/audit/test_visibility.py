@@ -160,3 +160,10 @@ def test_rows_that_leak_into_columns_are_found(kind: type[Axial]) -> None:
 
 def test_attention_along_one_axis_of_a_grid_sees_its_line() -> None:
     audit_visibility(built(Line, 8, 5), lambda q, k: q[0] == k[0], inputs=CELLS, axes=(1, 2)).check()
+
+
+def test_an_output_that_is_no_number_is_told_from_one_that_is_drawn_anew() -> None:
+    with pytest.raises(AuditImpossible, match="no number"):
+        receptive_field(lambda inputs: inputs * float("nan"), INPUTS)
+    with pytest.raises(AuditImpossible, match="different outputs"):
+        receptive_field(torch.rand_like, INPUTS)

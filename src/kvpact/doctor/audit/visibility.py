@@ -41,7 +41,7 @@ def receptive_field(
     """Runs of equal shapes, so a place that is not seen leaves bits as they are. [queries, keys], places of `axes` in order of rows.
 
     inputs: floats, or token ids below `alphabet`. The first draw changes `inputs` itself; later ones are smaller numbers, for attention
-    that is so sharp that rounding swallows what it sees. Raises AuditImpossible when equal inputs give different bits.
+    that is so sharp that rounding swallows what it sees. Raises AuditImpossible when equal inputs give different bits, or no numbers.
     """
     if not inputs.is_floating_point() and alphabet is None:
         raise AuditImpossible("inputs are whole numbers", hint="say below which number token ids are: alphabet=...")
@@ -53,6 +53,8 @@ def receptive_field(
         for draw in range(draws):
             base = inputs if draw == 0 else _drawn(inputs, alphabet, generator, scale=0.3)
             before = _output(call(base.clone()), shape, axes)
+            if before.isnan().any():
+                raise AuditImpossible("what comes out is no number", hint="look for where that begins: KV603 does, in what is cached")
             if not torch.equal(_output(call(base.clone()), shape, axes), before):
                 raise AuditImpossible(
                     "equal inputs give different outputs", hint="call eval(), and fix every seed: no place can be told apart"

@@ -13,8 +13,6 @@ from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.faults.reuse import Reusing
 
-_REUSE = frozenset({"KV203", "KV204", "KV205", "KV213", "KV504"})
-
 
 class _OneShort(Reusing):
     """Entries are kept one token short, for the case that the same prompt comes again; the token between is not computed either."""
@@ -55,7 +53,6 @@ FAULTS = (
         code="KV104",
         about="a hit takes over one entry less than it says, and nothing computes the token between",
         make=lambda: _OneShort(tiny_llama()),
-        touches=_REUSE,
         like=("waybarrios/vllm-mlx#311",),
     ),
     Fault(
@@ -63,7 +60,7 @@ FAULTS = (
         code="KV104",
         about="after a partial hit the earlier request's end is still visible",
         make=lambda: _TailKept(tiny_llama()),
-        touches=_REUSE,
+        touches=frozenset({"KV205", "KV504"}),
         like=("waybarrios/vllm-mlx#380",),
     ),
     Fault(
@@ -71,7 +68,6 @@ FAULTS = (
         code="KV104",
         about="half of what a hit takes over was never written",
         make=lambda: _Unwritten(tiny_llama()),
-        touches=_REUSE | {"KV404"},
         like=("LMCache/LMCache#4991",),
     ),
 )

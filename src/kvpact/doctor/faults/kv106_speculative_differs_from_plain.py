@@ -45,7 +45,6 @@ FAULTS = (
         code="KV106",
         about="the first rejection is taken back, later ones are not",
         make=lambda: _OnceOnly(tiny_llama()),
-        touches=frozenset({"KV204", "KV213"}),
     ),
     Fault(
         name="full-ring-keeps-drafts",

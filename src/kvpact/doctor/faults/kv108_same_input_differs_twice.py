@@ -50,7 +50,6 @@ FAULTS = (
         code="KV108",
         about="decode steps add an offset that the call before left behind",
         make=lambda: _DeltaKept(tiny_llama()),
-        touches=frozenset({"KV211", "KV213"}),
         like=("huggingface/transformers#43952",),
     ),
     Fault(

@@ -52,7 +52,7 @@ FAULTS = (
         code="KV213",
         about="truncating takes entries away and leaves the next position",
         make=lambda: _Cut(tiny_llama()),
-        touches=frozenset({"KV105", "KV106", "KV301"}),
+        touches=frozenset({"KV106", "KV301"}),
     ),
     Fault(
         name="position-restarts-after-load",

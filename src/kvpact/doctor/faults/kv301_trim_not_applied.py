@@ -61,7 +61,6 @@ FAULTS = (
         code="KV301",
         about="truncate returns, and the context is what it was",
         make=lambda: _NoTrim(tiny_llama()),
-        touches=frozenset({"KV204", "KV213"}),
         like=("ml-explore/mlx-lm#1109",),
     ),
     Fault(
@@ -69,7 +68,7 @@ FAULTS = (
         code="KV301",
         about="the first layer is cut back, the second is not",
         make=lambda: _FirstLayerOnly(tiny_llama(), cache="static"),
-        touches=frozenset({"KV204", "KV215", "KV203"}),
+        touches=frozenset({"KV204"}),
         like=("ml-explore/mlx-lm#1494",),
     ),
     Fault(
@@ -77,6 +76,6 @@ FAULTS = (
         code="KV301",
         about="the last entry that is kept is that of the first token that was cut off",
         make=lambda: _OneTooMany(tiny_llama()),
-        touches=frozenset({"KV204", "KV203"}),
+        touches=frozenset({"KV204"}),
     ),
 )

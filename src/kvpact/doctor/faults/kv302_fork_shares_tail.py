@@ -10,8 +10,6 @@ from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.target import Session, Setting
 
-_ALIASED = frozenset({"KV306", "KV204", "KV205"})
-
 
 class _SharedBuffer(HuggingFace):
     """The fork gets lengths of its own and writes into the same buffers."""
@@ -64,14 +62,12 @@ FAULTS = (
         code="KV302",
         about="both sides of a fork write the same slots",
         make=lambda: _SharedBuffer(tiny_llama(), cache="static"),
-        touches=_ALIASED,
     ),
     Fault(
         name="fork-is-a-reference",
         code="KV302",
         about="both sides of a fork hold one cache object",
         make=lambda: _SharedCache(tiny_llama()),
-        touches=_ALIASED | {"KV213"},
         like=("huggingface/transformers#24841",),
     ),
     Fault(
@@ -79,6 +75,5 @@ FAULTS = (
         code="KV302",
         about="one layer's values are shared after a fork",
         make=lambda: _OneLayerShared(tiny_llama(), cache="static"),
-        touches=_ALIASED,
     ),
 )

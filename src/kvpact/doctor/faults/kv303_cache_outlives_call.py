@@ -71,7 +71,7 @@ FAULTS = (
         code="KV303",
         about="a call begins on top of the last entry of the call before",
         make=lambda: _KeptOnTheModel(tiny_llama()),
-        touches=frozenset({"KV108", "KV204", "KV307", "KV601"}),
+        touches=frozenset({"KV108", "KV601"}),
         like=("huggingface/transformers#47731",),
     ),
     Fault(
@@ -79,6 +79,5 @@ FAULTS = (
         code="KV303",
         about="one layer's values still hold what the call before left there",
         make=lambda: _OneLayerKept(tiny_llama()),
-        touches=frozenset({"KV108", "KV204", "KV307", "KV601"}),
     ),
 )

@@ -9,8 +9,6 @@ from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.target import Session, Setting
 
-_OTHERS = frozenset({"KV306", "KV604", "KV204", "KV205"})
-
 
 class _SavedByReference(HuggingFace):
     """What is saved is the living state, which goes on growing."""
@@ -44,7 +42,7 @@ FAULTS = (
         code="KV304",
         about="a saved state grows with the context it was saved from",
         make=lambda: _SavedByReference(tiny_llama()),
-        touches=_OTHERS,
+        touches=frozenset({"KV604"}),
         like=("ml-explore/mlx-lm#1097",),
     ),
     Fault(
@@ -52,7 +50,6 @@ FAULTS = (
         code="KV304",
         about="the second load of a saved state holds what the first was fed",
         make=lambda: _LoadedInPlace(tiny_llama()),
-        touches=_OTHERS,
         like=("huggingface/transformers#34164",),
     ),
 )

@@ -62,21 +62,18 @@ FAULTS = (
         code="KV305",
         about="when beams change places, values stay where they are",
         make=lambda: _KeysOnly(tiny_llama()),
-        touches=frozenset({"KV205"}),
     ),
     Fault(
         name="beam-last-layer-stays",
         code="KV305",
         about="when beams change places, the last layer stays where it is",
         make=lambda: _LastLayerLeft(tiny_llama()),
-        touches=frozenset({"KV205"}),
     ),
     Fault(
         name="beam-padding-stays",
         code="KV305",
         about="when beams of different lengths change places, their masks stay",
         make=lambda: _MaskLeft(tiny_llama()),
-        touches=frozenset({"KV202", "KV205", "KV212"}),
         like=("awslabs/sockeye#731",),
     ),
 )

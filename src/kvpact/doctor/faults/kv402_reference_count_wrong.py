@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import CONTENT
 from kvpact.doctor.faults.tiny_engine import Tiny
 
 
@@ -27,13 +26,12 @@ FAULTS = (
         code="KV402",
         about="a fork counts as two holders of each block",
         make=_ForkCountsTwo,
-        touches=CONTENT | {"KV401", "KV403", "KV410"},
     ),
     Fault(
         name="fork-counts-no-holder",
         code="KV402",
         about="a fork is not counted as a holder",
         make=_ForkCountsNone,
-        touches=CONTENT | {"KV401", "KV403", "KV410"},
+        touches=frozenset({"KV105", "KV216", "KV302", "KV403"}),
     ),
 )

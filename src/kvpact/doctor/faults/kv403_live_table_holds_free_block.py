@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 
 
@@ -21,6 +20,24 @@ FAULTS = (
         about="what a context held is released twice, and a sibling still reads it",
         make=_FreesTwice,
         like=("sgl-project/sglang-jax#982",),
-        touches=REUSED | {"KV402", "KV407", "KV410"},
+        touches=frozenset(
+            {
+                "KV102",
+                "KV103",
+                "KV104",
+                "KV105",
+                "KV106",
+                "KV205",
+                "KV216",
+                "KV301",
+                "KV302",
+                "KV304",
+                "KV310",
+                "KV402",
+                "KV410",
+                "KV502",
+                "KV604",
+            }
+        ),
     ),
 )

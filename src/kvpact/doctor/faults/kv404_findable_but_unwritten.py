@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 
 
@@ -28,7 +27,7 @@ FAULTS = (
         about="twins in one step: the second one hits blocks that the first one has not written yet",
         make=_PublishesAtAllocation,
         like=("LMCache/LMCache#4991",),
-        touches=REUSED | {"KV408"},
+        touches=frozenset({"KV408"}),
     ),
     Fault(
         name="published-when-part-full",

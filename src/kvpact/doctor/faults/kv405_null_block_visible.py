@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 
 
@@ -20,6 +19,6 @@ FAULTS = (
         code="KV405",
         about="a long table's second block is the null block for the kernels",
         make=_ForgetsTheMiddle,
-        touches=REUSED | {"KV403", "KV409", "KV410"},
+        touches=frozenset({"KV409", "KV410", "KV604"}),
     ),
 )

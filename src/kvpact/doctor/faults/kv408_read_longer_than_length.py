@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 
 
@@ -21,6 +20,8 @@ FAULTS = (
         about="attention reads whole blocks, with what earlier contexts left in them",
         make=_ReadsToTheBlocksEnd,
         like=("meta-pytorch/gpt-fast#233",),
-        touches=REUSED | {"KV403"},
+        touches=frozenset(
+            {"KV102", "KV103", "KV104", "KV105", "KV106", "KV107", "KV205", "KV216", "KV301", "KV302", "KV303", "KV304", "KV310", "KV604"}
+        ),
     ),
 )

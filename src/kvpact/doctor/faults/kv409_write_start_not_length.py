@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 
 
@@ -20,6 +19,25 @@ FAULTS = (
         code="KV409",
         about="the second block's entries are written one place too early",
         make=_StartsOneEarly,
-        touches=REUSED | {"KV403", "KV410"},
+        touches=frozenset(
+            {
+                "KV102",
+                "KV103",
+                "KV104",
+                "KV105",
+                "KV106",
+                "KV107",
+                "KV108",
+                "KV205",
+                "KV216",
+                "KV301",
+                "KV302",
+                "KV303",
+                "KV304",
+                "KV310",
+                "KV504",
+                "KV604",
+            }
+        ),
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 from kvpact.doctor.faults.tiny_pool import Pool
 
@@ -21,6 +20,6 @@ FAULTS = (
         code="KV410",
         about="every third block that is taken is one that is held",
         make=_HandsOutTwice,
-        touches=REUSED | {"KV401", "KV402", "KV403", "KV404", "KV408", "KV409"},
+        touches=frozenset({"KV402", "KV409", "KV604"}),
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 from kvpact.doctor.faults.tiny_pool import Context, Pool
 from kvpact.doctor.faults.tiny_session import TinySession
@@ -44,6 +43,6 @@ FAULTS = (
         about="two contexts hold a block that is part full, and both write behind what they have in common",
         make=_SharesTheTail,
         like=("sgl-project/sglang#35270",),
-        touches=REUSED | {"KV402", "KV403", "KV404", "KV409", "KV410"},
+        touches=frozenset({"KV302", "KV410"}),
     ),
 )

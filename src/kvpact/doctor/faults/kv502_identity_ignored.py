@@ -21,6 +21,5 @@ FAULTS = (
         about="entries are shared between adapters",
         make=_AdapterLeftOut,
         like=("vllm-project/vllm#3264",),
-        touches=frozenset({"KV205", "KV505"}),
     ),
 )

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Hashable, Sequence
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.tiny_engine import Tiny
 from kvpact.doctor.faults.tiny_pool import Published
 
@@ -35,13 +34,13 @@ FAULTS = (
         about="a hit counts one token more than it holds: exact hits are right, partial ones are not",
         make=_CountsOneMore,
         like=("waybarrios/vllm-mlx#311",),
-        touches=REUSED | {"KV404", "KV408", "KV409", "KV410"},
+        touches=frozenset({"KV104", "KV501"}),
     ),
     Fault(
         name="last-token-not-looked-up",
         code="KV504",
         about="prompts that differ in the last token of a block hit each other",
         make=_ComparesOneLess,
-        touches=REUSED | {"KV404", "KV408", "KV409", "KV410"},
+        touches=frozenset({"KV104", "KV502"}),
     ),
 )

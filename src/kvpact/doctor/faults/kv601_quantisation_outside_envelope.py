@@ -48,23 +48,19 @@ def _of(kind: type[HuggingFace], layer: type) -> HuggingFace:
     return target
 
 
-#: Of entries that are too coarse for the glass checkpoint's read-out.
-_COARSE = frozenset({"KV203", "KV204", "KV211"})
-
 FAULTS = (
     Fault(
         name="fewer-bits-than-declared",
         code="KV601",
         about="four bits where eight are declared",
         make=lambda: _of(Quantised, _FewerBits),
-        touches=_COARSE,
     ),
     Fault(
         name="outliers-clipped",
         code="KV601",
         about="outliers of a group are cut off, and the keys live by them",
         make=lambda: _of(Quantised, _Clipped),
-        touches=_COARSE | {"KV101", "KV102", "KV103", "KV105", "KV106", "KV201", "KV202", "KV205", "KV216", "KV301", "KV310"},
+        touches=frozenset({"KV201", "KV202", "KV205", "KV216"}),
     ),
     Fault(
         name="exact-tail-quantised",

@@ -65,15 +65,13 @@ def _of(session: type[HuggingFaceSession]) -> HuggingFace:
     return target
 
 
-_RESUMED = frozenset({"KV105", "KV205", "KV310"})
-
 FAULTS = (
     Fault(
         name="snapshot-takes-keys-for-values",
         code="KV604",
         about="a saved context's values are copies of its keys",
         make=lambda: _of(_KeysTwice),
-        touches=_RESUMED,
+        touches=frozenset({"KV105"}),
         like=("huggingface/transformers#34232",),
     ),
     Fault(
@@ -81,21 +79,21 @@ FAULTS = (
         code="KV604",
         about="an fp32 context is saved in bf16, and nothing says so",
         make=lambda: _of(_Rounded),
-        touches=_RESUMED,
+        touches=frozenset({"KV105"}),
     ),
     Fault(
         name="snapshot-is-a-view",
         code="KV604",
         about="the snapshot goes on with the context that was saved",
         make=lambda: _of(_View),
-        touches=_RESUMED | {"KV302", "KV303", "KV304", "KV306"},
+        touches=frozenset({"KV304"}),
     ),
     Fault(
         name="offset-lost-on-loading",
         code="KV604",
         about="entries are restored and their number is not: positions start at 0 again",
         make=lambda: _RestartsAtZero(tiny_gpt2()),
-        touches=_RESUMED | {"KV211", "KV213"},
+        touches=frozenset({"KV105", "KV213"}),
         like=("vllm-project/vllm-metal#144",),
     ),
 )

@@ -7,10 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvpact.doctor.fault import Fault
-from kvpact.doctor.faults.consequences import REUSED
 from kvpact.doctor.faults.own_engine import tiny_kvpact
-
-_REUSED = REUSED | {"KV403", "KV404"}
 
 
 def _at(point: str, hook: Callable[..., Any]) -> Callable[[], Any]:
@@ -73,42 +70,41 @@ FAULTS = (
         code="KV401",
         about="an end gives back every block but one",
         make=_short_release,
-        touches=frozenset({"KV107", "KV402", "KV403", "KV407", "KV408"}),
+        touches=frozenset({"KV402", "KV407"}),
     ),
     Fault(
         name="kvpact-null-block-in-the-table",
         code="KV405",
         about="a table's first block is the null block for the kernels",
         make=_at("block_table", lambda table, sequence: [0, *table[1:]] if len(table) > 1 else table),
-        touches=_REUSED | {"KV409", "KV410"},
+        touches=frozenset({"KV101", "KV102", "KV103", "KV203", "KV303", "KV310", "KV403", "KV409", "KV410"}),
     ),
     Fault(
         name="kvpact-read-one-longer",
         code="KV408",
         about="attention reads one entry too many where a block is part full",
         make=_long_read,
-        touches=_REUSED | {"KV211", "KV216"},
+        touches=frozenset({"KV201", "KV204", "KV216", "KV301", "KV604"}),
     ),
     Fault(
         name="kvpact-slots-shifted",
         code="KV409",
         about="each entry is written one slot too late",
         make=_at("slots", lambda slots, sequences: slots + 1),
-        touches=_REUSED | {"KV410"},
+        touches=frozenset({"KV102", "KV104", "KV105", "KV106", "KV203", "KV301", "KV302", "KV303", "KV310", "KV604"}),
     ),
     Fault(
         name="kvpact-one-region-for-all",
         code="KV410",
         about="entries of one context are written to the first block of another",
         make=_one_region,
-        touches=_REUSED | {"KV402", "KV409"},
+        touches=frozenset({"KV409", "KV604"}),
     ),
     Fault(
         name="kvpact-hash-trusted",
         code="KV503",
         about="the prefix index compares no tokens",
         make=_hash_trusted,
-        touches=frozenset({"KV404"}),
     ),
     Fault(
         name="kvpact-salt-dropped",
@@ -122,20 +118,20 @@ FAULTS = (
         code="KV201",
         about="a query sees the whole chunk that it is in",
         make=_at("mask", lambda visibility, index: replace(visibility, causal=False)),
-        touches=_REUSED | {"KV206", "KV404", "KV504"},
+        touches=frozenset({"KV216"}),
     ),
     Fault(
         name="kvpact-positions-restart-at-decode",
         code="KV211",
         about="a step of single tokens stands at position 0",
         make=_at("positions", lambda positions, sequences: positions if len(positions) > len(sequences) else positions * 0),
-        touches=_REUSED | {"KV205", "KV212", "KV213", "KV215", "KV310", "KV404", "KV501", "KV504"},
+        touches=frozenset({"KV101", "KV102", "KV103", "KV106", "KV504"}),
     ),
     Fault(
         name="kvpact-trim-keeps-one-more",
         code="KV301",
         about="a truncate keeps one computed token too many",
         make=_at("rollback", lambda num_tokens, sequence: num_tokens + 1),
-        touches=_REUSED | {"KV204", "KV211", "KV213", "KV310", "KV408"},
+        touches=frozenset({"KV106"}),
     ),
 )

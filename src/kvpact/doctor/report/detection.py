@@ -104,8 +104,9 @@ def told(score: Score) -> Iterator[str]:
     """What the selftest printed, and where it ran."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", "transformers"))
     cores = f"{score.workers} core{'' if score.workers == 1 else 's'} of {_processor()}"
-    yield from ("", f"`kvpact doctor selftest` on {date.today()}, on {cores}, with Python {platform.python_version()}, {versions}, said of")
-    yield from ("all doubles, of which these reports' are a part:", "", "```", *score.lines(), "```")
+    load = f"at a load of {os.getloadavg()[0]:.0f}, " if hasattr(os, "getloadavg") else ""  # what the seconds are worth
+    yield from ("", f"`kvpact doctor selftest` on {date.today()}, on {cores}, {load}with Python {platform.python_version()}, {versions},")
+    yield from ("said of all doubles, of which these reports' are a part:", "", "```", *score.lines(), "```")
 
 
 def _processor() -> str:

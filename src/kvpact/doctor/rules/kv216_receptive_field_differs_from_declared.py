@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvpact.doctor.errors import AuditImpossible
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.program import Program, feed
@@ -55,7 +56,10 @@ def layers(exam: Exam) -> Verdict:
     for layer in taken:
         known = windows is not None and layer.index is not None and layer.index < len(windows)
         window = windows[layer.index] if known else None  # type: ignore[index]
-        seen, wanted = layer.sees(), declared(length, window)
+        try:
+            seen, wanted = layer.sees(), declared(length, window)
+        except AuditImpossible as error:
+            return inconclusive(f"{layer.where}: {error.message}")
         name = f"the configuration of layer {layer.index}: causal" + (f", window {window}" if window else "")
         leaks = [finding for finding in compare(seen, wanted, (length,), name, where=layer.where) if finding.exact]
         missing = missing_distances(seen, wanted) if known else []

@@ -167,7 +167,6 @@ FAULTS = (
         code="KV410",
         about="rows that fill up a captured batch write slot -1, the cache's last",
         make=_LastSlotSpoilt,
-        touches=frozenset({"KV102", "KV107", "KV310"}),
         like=("vllm-project/vllm#43810",),
     ),
     Fault(
@@ -175,7 +174,6 @@ FAULTS = (
         code="KV410",
         about="rows that fill up a captured batch write where the step before wrote",
         make=_StaleOffsets,
-        touches=frozenset({"KV102", "KV205", "KV310"}),
         like=("InternLM/lmdeploy#4569",),
     ),
     Fault(
@@ -183,7 +181,6 @@ FAULTS = (
         code="KV603",
         about="masked lanes multiply what capturing left in the null block by nothing",
         make=_NullBlockPoisoned,
-        touches=frozenset({"KV102", "KV205", "KV405"}),
         like=("vllm-project/vllm#57156", "vllm-project/vllm#36939"),
     ),
     Fault(
@@ -191,7 +188,6 @@ FAULTS = (
         code="KV407",
         about="room is refused although enough blocks are free, for they do not lie in a row",
         make=_Fragmented,
-        touches=frozenset({"KV401", "KV107"}),
         like=("ollama/ollama#8092",),
     ),
     Fault(

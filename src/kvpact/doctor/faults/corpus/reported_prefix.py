@@ -115,7 +115,6 @@ FAULTS = (
         code="KV502",
         about="a second image is answered as the first, for both have the same placeholder ids",
         make=_ImageLeftOut,
-        touches=frozenset({"KV205", "KV505"}),
         like=("ROCm/ATOM#1358",),
     ),
     Fault(
@@ -123,7 +122,6 @@ FAULTS = (
         code="KV502",
         about="entries of the weights before a hot update are taken over after it",
         make=_WeightsUpdated,
-        touches=frozenset({"KV205", "KV505"}),
         like=("InternLM/lmdeploy#4917",),
     ),
     Fault(
@@ -131,7 +129,7 @@ FAULTS = (
         code="KV408",
         about="the count of cached tokens is kept while the blocks that it counted are taken by others",
         make=_CountedOnce,
-        touches=frozenset({"KV102", "KV104", "KV107", "KV403", "KV404", "KV205", "KV310"}),
+        touches=frozenset({"KV404"}),
         like=("vllm-project/vllm#17305",),
     ),
     Fault(
@@ -139,9 +137,7 @@ FAULTS = (
         code="KV409",
         about="several new tokens are written from the first one's slot on, whatever the table says",
         make=_SlotsInARow,
-        touches=frozenset(
-            {"KV101", "KV103", "KV104", "KV105", "KV106", "KV203", "KV204", "KV205", "KV301", "KV302", "KV310", "KV410", "KV501", "KV504"}
-        ),
+        touches=frozenset({"KV103", "KV104", "KV106", "KV301", "KV410", "KV504"}),
         like=("huggingface/text-generation-inference#2711",),
     ),
 )

@@ -49,7 +49,6 @@ FAULTS = (
         code="KV002",
         about="cropping a static cache replaces its buffer by a shorter one",
         make=lambda: _BufferLost(tiny_llama(), cache="static"),
-        touches=frozenset({"KV301", "KV106"}),
         like=("huggingface/transformers#30312",),
     ),
 )

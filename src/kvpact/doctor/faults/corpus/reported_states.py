@@ -39,7 +39,7 @@ FAULTS = (
         code="KV202",
         about="a recurrent state is moved on by what fills its row up",
         make=_PadsMoveOn,
-        touches=frozenset({"KV102", "KV205"}),
+        touches=frozenset({"KV102"}),
         like=("ml-explore/mlx-lm#1736",),
     ),
     Fault(
@@ -47,7 +47,7 @@ FAULTS = (
         code="KV301",
         about="trimming a recurrent state does nothing, so rejected drafts stay",
         make=_NotTrimmable,
-        touches=frozenset({"KV106", "KV204"}),
+        touches=frozenset({"KV106"}),
         like=("ml-explore/mlx-lm#1109",),
     ),
     Fault(
@@ -55,7 +55,6 @@ FAULTS = (
         code="KV104",
         about="states that a packed batch leaves are taken by the wrong request's grid",
         make=_OwnGrid,
-        touches=frozenset({"KV204", "KV205", "KV504"}),
         like=("sgl-project/sglang#37836",),
     ),
 )
