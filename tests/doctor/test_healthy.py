@@ -7,6 +7,8 @@ import torch
 
 from healthy_models import CONFIGURATIONS, healthy_model
 from kvpact.doctor.adapters.huggingface import HuggingFace
+from kvpact.doctor.faults.kv207_sink_missing import Sinks
+from kvpact.doctor.faults.masks import OwnMask, OwnWindow
 from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.faults.reuse import Reusing
 from kvpact.doctor.finding import Outcome, Report
@@ -49,6 +51,13 @@ def test_a_healthy_model_gives_no_finding(architecture: str, attention: str, cac
     model = healthy_model(architecture, attention=attention, dtype=dtype)
     report = examine(HuggingFace(model, cache=cache), select(), shrinks=False)
     assert not _wrong(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [OwnWindow, pytest.param(OwnMask, marks=pytest.mark.slow), pytest.param(Sinks, marks=pytest.mark.slow)])
+def test_the_healthy_bases_of_doubles_give_no_finding(kind: type[OwnMask], dtype: torch.dtype) -> None:
+    """Else a double might be found for what is wrong with its base."""
+    assert not _wrong(examine(kind(tiny_llama().to(dtype)), select(), shrinks=False))
 
 
 def test_in_single_precision_the_general_rules_come_to_a_verdict() -> None:

@@ -124,13 +124,23 @@ def test_two_writers_of_one_slot_overlap() -> None:
     assert codes == {"KV410"}
 
 
+def test_between_the_pieces_of_a_feed_blocks_may_move_and_after_the_last_they_may_not() -> None:
+    """The state after both steps has block 1; the first step wrote to block 3, which its own table had."""
+    earlier = StepView(**(vars(STEP) | {"start": 1, "positions": (1,), "slots": (13,), "table": (3,), "read_length": 2}))
+    fed = {"a": (5, 6, 7)}
+    assert list(of_steps([earlier, STEP], fed, _view(), 0)) == []
+    assert {broken.code for broken in of_steps([STEP, earlier], fed, _view(), 0)} == {"KV409"}
+    astray = StepView(**(vars(earlier) | {"slots": (14,)}))
+    assert {broken.code for broken in of_steps([astray, STEP], fed, _view(), 0)} == {"KV409"}
+
+
 def test_lives_run_once_for_all_rules_and_see_every_step() -> None:
     exam = Exam(Tiny())
     life = lives(exam)
     assert life is lives(exam)
     assert life.first == {}
     assert life.raised is None
-    assert life.programs == len(list(programs(exam))) == 7
+    assert life.programs == len(list(programs(exam))) == 8
 
 
 def test_a_finding_of_the_state_has_a_small_program_that_leaves_a_fresh_mark() -> None:

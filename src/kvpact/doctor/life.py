@@ -215,15 +215,21 @@ def _clash(text: str, view: CacheView) -> str:
 
 
 def of_steps(steps: Sequence[StepView], fed: Mapping[str, tuple[int, ...]], view: CacheView | None, index: int) -> Iterator[Broken]:
-    """What kernels were told, against the lengths that the contexts have. fed: all tokens so far, by context."""
+    """What kernels were told, against the lengths that the contexts have. fed: all tokens so far, by context.
+
+    A feed in pieces takes several steps, between which blocks may rightly move: the state is that after the latest one.
+    """
     writers: dict[tuple[str, int], str] = {}
-    for step in steps:
+    latest = {(step.name, step.group): place for place, step in enumerate(steps)}
+    for place, step in enumerate(steps):
         stop = step.start + len(step.slots)
         if step.name not in fed:
             continue
         yield from _reads(step, stop, index)
-        yield from _writes(step, fed[step.name], view, index)
-        for slot in step.slots:
+        last = latest[step.name, step.group] == place
+        yield from _writes(step, fed[step.name], view if last else None, index)
+        holds = view is None or any(map(len, _tables(view, step.group, fed[step.name])))
+        for slot in step.slots if last and holds else ():
             other = writers.setdefault((step.group, slot), step.name)
             if other != step.name:
                 got = f"slot {slot} in group {step.group} is written for {step.name} and for {other} in one step"

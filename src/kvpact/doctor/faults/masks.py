@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,15 @@ class OwnWindow(OwnMask):
     @window.setter
     def window(self, value: int | None) -> None:
         """The model declares none: the mask makes it."""
+
+    @property
+    def layer_windows(self) -> Sequence[int | None] | None:  # type: ignore[override]
+        """The mask's in each layer; unknown with sinks, which stay visible outside it."""
+        return None if self.rule.sinks else (self.rule.window,) * (self.num_layers or 0)
+
+    @layer_windows.setter
+    def layer_windows(self, value: Sequence[int | None] | None) -> None:
+        """The configuration's, which knows nothing of the mask."""
 
     @property
     def sinks(self) -> int:  # type: ignore[override]
