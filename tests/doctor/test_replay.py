@@ -104,10 +104,16 @@ def test_a_program_printed_as_python_builds_itself_again() -> None:
 def test_the_script_of_a_finding_runs_against_a_target(found: Report, third_party: Path, tmp_path: Path) -> None:
     (file,) = write_programs(found, tmp_path)
     paths = os.pathsep.join([str(third_party), *(path for path in sys.path if path)])
-    for target, said in (("scripted:forgets", "same finding"), ("scripted:well", "not repeated")):
-        command = [sys.executable, str(file.with_suffix(".py")), target]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": paths})
+    script = [sys.executable, str(file.with_suffix(".py"))]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    for target, said, code in (("scripted:forgets", "same finding", 1), ("scripted:well", "not repeated", 0)):
+        ran = subprocess.run([*script, target], capture_output=True, text=True, check=False, env=environment)
         assert ran.stdout.startswith(said)
+        assert ran.returncode == code
+    ran = subprocess.run(script, capture_output=True, text=True, check=False, env=environment)
+    assert ran.returncode == 2
+    assert "TARGET" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_the_script_s_words_can_not_break_out_of_its_docstring() -> None:

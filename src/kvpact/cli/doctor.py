@@ -127,9 +127,9 @@ def _key(name: str | None) -> str | None:
 class ChoiceOptions:
     """Which rules, and how hard."""
 
-    select: Annotated[list[str] | None, typer.Option(metavar="RULE", help="Only rules whose code or name starts so; may be repeated.")] = (
-        None
-    )
+    select: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Only rules whose code starts so, or with this name; may be repeated.")
+    ] = None
     ignore: Annotated[list[str] | None, typer.Option(metavar="RULE", help="All but these; may be repeated.")] = None
     expected: Annotated[
         Path | None,

@@ -11,7 +11,7 @@ from kvpact.errors import InvalidConfig
 
 
 def glass(
-    directory: Annotated[Path, typer.Argument(help="Where to write it: a new folder, or one that may be overwritten.")],
+    directory: Annotated[Path, typer.Argument(help="Where to write it: a new folder, or one with an older glass checkpoint.")],
     arch: Annotated[str, typer.Option(help="llama, qwen2, mistral-window or gpt2.")] = "llama",
     top: Annotated[int | None, typer.Option(help="The server shows this many log-probabilities of a token, not all. 20 and 5 fit.")] = None,
     gguf: Annotated[bool, typer.Option("--gguf", help="Write glass.gguf too, for llama.cpp; for llama and qwen2.")] = False,

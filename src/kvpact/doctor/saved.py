@@ -68,7 +68,12 @@ from kvpact.doctor import {names}
 PROGRAM = {program}
 
 if __name__ == "__main__":
-    print(replay(PROGRAM, sys.argv[1], code={code}, seed={seed}))
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    again = replay(PROGRAM, sys.argv[1], code={code}, seed={seed})
+    print(again)
+    sys.exit({{"not repeated": 0, "same finding": 1}}.get(again.outcome.value, 2))
 '''
 
 

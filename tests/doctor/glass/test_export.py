@@ -131,3 +131,12 @@ def test_learned_and_rotary_weights_are_bf16_exact_but_for_angles() -> None:
         "model.layers.0.self_attn.k_proj.weight",
     }
     assert form_for("llama").num_layers == 2
+
+
+def test_another_checkpoint_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(TargetUnusable, match="holds another checkpoint"):
+        export(tmp_path, "llama")
+    with pytest.raises(TargetUnusable, match="is no folder"):
+        export(tmp_path / "config.json", "llama")
+    assert (tmp_path / "config.json").read_text(encoding="utf-8") == "{}"

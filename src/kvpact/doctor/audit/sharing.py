@@ -25,7 +25,9 @@ def audit_sharing(module: nn.Module, independent: Sequence[str], call: Callable[
     """
     parts = {name: part for name, part in module.named_modules(remove_duplicate=False) if _named(name, independent)}
     if len(parts) < 2:
-        raise AuditImpossible(f"{sorted(parts) or 'nothing'} fits {list(independent)}", hint="name two submodules or more")
+        raise AuditImpossible(
+            f"of the names {list(independent)} only {sorted(parts) or 'none'} fits a submodule", hint="name two submodules or more"
+        )
     found = [each for name, part in parts.items() for each in held(name, part)]
     standing = len(found)
     findings = _same_modules(parts)

@@ -40,6 +40,10 @@ def export(folder: Path, architecture: str, *, spec: GlassSpec = FULL, gguf: boo
         raise TargetUnusable(f"{architecture} is not written as GGUF", hint=f"{' and '.join(GGUF_CHOICES)} are")
     if architecture == "gpt2" and spec != FULL:
         raise TargetUnusable("the gpt2 form shows whole rows only", hint="leave --top out, or take another architecture")
+    if folder.exists() and not folder.is_dir():
+        raise TargetUnusable(f"{folder} is no folder", hint="name a folder; it is made")
+    if (folder / "config.json").exists() and not (folder / FILE).exists():
+        raise TargetUnusable(f"{folder} holds another checkpoint", hint="name a new folder, or one with a glass checkpoint")
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
