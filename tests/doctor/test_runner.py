@@ -91,6 +91,15 @@ def test_a_target_whose_adapter_raises_makes_every_rule_an_error() -> None:
     assert report.findings == ()
 
 
+def test_rows_without_a_number_are_no_pass() -> None:
+    """NaN stands for what a server does not show; of a target that shows whole rows it says that nothing was computed."""
+    rules = select(["KV101"])
+    whole, broken = examine(Scripted(), rules), examine(Scripted(blanks=30), rules)
+    assert [result.outcome for result in whole.results] == [Outcome.PASSED] * 2
+    assert broken.results[-1].outcome is not Outcome.PASSED
+    assert "hold no finite number" in broken.results[-1].reason
+
+
 def test_expected_failures_are_no_findings_and_say_why() -> None:
     report = examine(Scripted(), [failing("KV101"), failing("KV102")], expected={"KV101": "issue 12"})
     assert outcomes(report) == {"KV101": Outcome.XFAILED, "KV102": Outcome.FAILED}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kvpact.cache.manager import CacheManager
@@ -9,14 +11,17 @@ from kvpact.cache.prefix import Identity
 from kvpact.cache.spec import CacheSpec, GroupKind, LayerGroup
 from kvpact.config import EngineConfig
 from kvpact.engine.detokenize import IncrementalDetokenizer
+from kvpact.engine.engine import Engine
 from kvpact.engine.request import Choice, Request, Status
 from kvpact.engine.scheduler import Scheduler
 from kvpact.ids import RequestId, TokenId
 from kvpact.inject import InjectionPoints
 from kvpact.params import SamplingParams
 from kvpact.visibility import Visibility
+from runs import prompt
 from tiny_models import byte_tokenizer
 
+MakeEngine = Callable[..., Engine]
 IDENTITY = Identity(model="m", kv_cache_dtype="float32")
 
 
@@ -177,3 +182,20 @@ def test_a_region_that_does_not_fit_beside_its_own_hit_is_computed_without_the_h
     again = world.add(9, max_tokens=1)
     assert world.manager.lookup(again.sequence).num_tokens == 8
     assert world.step() == [("0", 0, 9)]
+
+
+def test_a_crowd_that_comes_again_is_answered_in_small_chunks_too(make_engine: MakeEngine) -> None:
+    """docs/cases/a-region-in-its-own-way.md: sized for its chunk, the oldest one's region was laid again where it could not grow."""
+    switches = ("allocator=contiguous", "chunk=2", "block_size=16")
+    block_bytes = make_engine("llama", *switches).spec.block_bytes()
+    engine = make_engine("llama", *switches, kv_cache_memory=9 * block_bytes)
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    prompts = [prompt(95), prompt(15, 1), prompt(95, 2)]
+    for _ in range(3):
+        for one in prompts:
+            engine.add({"prompt_token_ids": one}, params)
+        finished, steps = 0, 0
+        while finished < len(prompts):
+            finished += sum(output.finished for output in engine.step())
+            steps += 1
+            assert steps < 400, "the requests wait for each other"

@@ -13,16 +13,20 @@ VOCAB = 32
 
 
 class Scripted(Target):
-    """forgets: a call on a context that has entries sees its own tokens only. breaks: an adapter that raises when it is fed."""
+    """forgets: a call on a context that has entries sees its own tokens only. breaks: an adapter that raises when it is fed.
+    blanks: rows of contexts beyond so many tokens hold no number."""
 
     level = 1
     vocab_size = VOCAB
     max_len = 128
 
-    def __init__(self, *, name: str = "scripted", forgets: bool = False, breaks: bool = False, mute: Sequence[Capability] = ()) -> None:
+    def __init__(
+        self, *, name: str = "scripted", forgets: bool = False, breaks: bool = False, blanks: int = 999, mute: Sequence[Capability] = ()
+    ) -> None:
         self.name = name
         self.forgets = forgets
         self.breaks = breaks
+        self.blanks = blanks
         self.closed = 0
         able = {Capability.ALL_ROWS, Capability.FULL_ROWS, Capability.CHUNK, Capability.BATCH, Capability.RAGGED, Capability.TRUNCATE}
         self.capabilities = frozenset(able - set(mute))
@@ -50,6 +54,9 @@ class _Session(Session):
             seen = () if self._target.forgets else self._contexts.get(name, ())
             rows[name] = [_row((*seen, *new[: stop + 1])) for stop in range(len(new))]
             self._contexts[name] = (*self._contexts.get(name, ()), *new)
+            rows[name] = [
+                np.full_like(row, np.nan) if len(seen) + stop >= self._target.blanks else row for stop, row in enumerate(rows[name])
+            ]
         return rows
 
     def truncate(self, name: str, length: int) -> None:

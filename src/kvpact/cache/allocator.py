@@ -16,12 +16,13 @@ class Need:
     """What one table must hold for a step.
 
     hit: blocks found by prefix, for a table that is empty. first_written: index of the first block that will be written.
-    num_blocks: blocks that the table must hold in all.
+    num_blocks: blocks that the table must hold in all. known_blocks: what all tokens known so far will fill, at least num_blocks.
     """
 
     hit: tuple[Block, ...]
     first_written: int
     num_blocks: int
+    known_blocks: int
 
 
 class Allocator(ABC):

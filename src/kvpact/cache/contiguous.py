@@ -16,6 +16,8 @@ class ContiguousAllocator(Allocator):
     """Every table is one region. It grows into free neighbours, or else moves: entries are copied to a new region.
 
     A prefix hit is copied into the own region. A fork shares the region until either side writes, which moves the writer.
+    A new region has room for every token known so far: one that had to move while it is alone, and fill a pool that its own blocks
+    lie across, would be preempted for itself for ever.
     """
 
     def place(self, table: BlockTable, need: Need, change: GroupChange) -> None:
@@ -49,9 +51,10 @@ class ContiguousAllocator(Allocator):
     def _move(self, table: BlockTable, need: Need, change: GroupChange) -> None:
         """A new region with copies of all entries; the old one stays pinned until the reservation ends."""
         sources = [*table.blocks, *need.hit]
-        run = find_region(change.pool, (with_headroom(need.num_blocks, change.pool), need.num_blocks))
+        num_blocks = max(need.num_blocks, need.known_blocks)
+        run = find_region(change.pool, (with_headroom(num_blocks, change.pool), num_blocks))
         if not run:
-            raise refuse(change, need.num_blocks, "consecutive blocks")
+            raise refuse(change, num_blocks, "consecutive blocks")
         region = [change.take(block) for block in run]
         for source, target in zip(sources, region, strict=False):
             change.copy(source, target)

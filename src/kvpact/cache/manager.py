@@ -108,7 +108,7 @@ class CacheManager:
         try:
             for cache in self.groups:
                 changes.append(GroupChange(cache.name, cache.pool))
-                cache.allocator.place(seq.tables[cache.name], self._need(cache, start, start + num_tokens, hit), changes[-1])
+                cache.allocator.place(seq.tables[cache.name], self._need(cache, seq, start, start + num_tokens, hit), changes[-1])
         except CacheFull:
             self._undo(changes, written=False)
             seq.settle()
@@ -194,9 +194,13 @@ class CacheManager:
     def _is_current(self, seq: Sequence, hit: PrefixHit) -> bool:
         return all(cache.find(seq, index) is block for cache in self.groups for index, block in enumerate(hit.blocks[cache.name]))
 
-    def _need(self, cache: GroupCache, start: int, end: int, hit: PrefixHit | None) -> Need:
-        blocks = hit.blocks[cache.name] if hit is not None else ()
-        return Need(hit=blocks, first_written=start // self.block_size, num_blocks=-(-end // self.block_size))
+    def _need(self, cache: GroupCache, seq: Sequence, start: int, end: int, hit: PrefixHit | None) -> Need:
+        return Need(
+            hit=hit.blocks[cache.name] if hit is not None else (),
+            first_written=start // self.block_size,
+            num_blocks=-(-end // self.block_size),
+            known_blocks=-(-len(seq.tokens) // self.block_size),
+        )
 
     def _opened(self, seq: Sequence, start: int, num_tokens: int, changes: list[GroupChange]) -> Reservation:
         copies = [(change.group, source, target) for change in changes for source, target in change.copies]

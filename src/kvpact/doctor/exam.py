@@ -51,6 +51,8 @@ class Exam:
         self._deadline = deadline
         #: What one rule worked out and its family may use again, by a key of its own.
         self.memory: dict[str, Any] = {}
+        #: Rows without one finite number, of a target that shows whole rows: nothing can be said of them.
+        self.num_blank = 0
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
         self._plain: dict[tuple[Setting, Pieces], list[Row]] = {}
         self._power: float | None = None
@@ -108,11 +110,14 @@ class Exam:
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise OutOfTime
         try:
-            return execute(program, self.target, inspect=inspect, observe=observe)
+            execution = execute(program, self.target, inspect=inspect, observe=observe)
         except Exception as error:
             if longest(program) > (most := self.target.max_len):  # edges of large blocks may lie beyond what a model takes
                 raise Refused(f"contexts end at {most} tokens", hint="a target with smaller blocks would be looked at") from error
             raise
+        if self.target.can(Capability.FULL_ROWS):
+            self.num_blank += sum(not np.isfinite(seen.row).any() for seen in execution.rows)
+        return execution
 
     @property
     def cold(self) -> Setting:

@@ -27,7 +27,7 @@ def select(wanted: Iterable[str] = (), ignored: Iterable[str] = ()) -> tuple[Rul
     among them, for the others are judged by it. Raises UnknownRule for a word that fits nothing."""
     wanted, ignored = tuple(wanted), tuple(ignored)
     for word in (*wanted, *ignored):
-        if not any(_fits(code, word) for code in CODES):
+        if not any(_fits(rule.code, word) for rule in all_rules()):
             raise UnknownRule(f"no rule is called {word!r}", hint="kvpact doctor rules lists them all")
     chosen = [rule for rule in all_rules() if not wanted or any(_fits(rule.code, word) for word in wanted)]
     kept = [rule for rule in chosen if not any(_fits(rule.code, word) for word in ignored)]

@@ -56,7 +56,7 @@ def examine(
 
 def check(rule: Rule, exam: Exam) -> Result:
     """One rule. A target that breaks off makes it an error, with the reason; raises OutOfTime."""
-    start = time.monotonic()
+    start, blank = time.monotonic(), exam.num_blank
     verdicts: list[Verdict] = []
     missing: dict[str, list[str]] = {}
     for way in rule.ways:
@@ -74,6 +74,9 @@ def check(rule: Rule, exam: Exam) -> Result:
     if outcome is Outcome.FAILED and rule.code.startswith(_COMPARES) and rule.code not in _OF_HISTORY and not _steady(exam):
         reason = f"what ran before shows in what runs now, as KV108 tells, so runs can't be compared; seen was: {reason}"
         return Result(code=rule.code, outcome=Outcome.INCONCLUSIVE, reason=reason, seconds=seconds)
+    if outcome is Outcome.PASSED and exam.num_blank > blank:
+        outcome = Outcome.INCONCLUSIVE
+        reason = f"{exam.num_blank - blank} rows of scores hold no finite number, and nothing can be said of those; else: {reason}"
     findings = tuple(finding for verdict in verdicts for finding in verdict.findings)
     return Result(code=rule.code, outcome=outcome, reason=reason, findings=findings, seconds=seconds)
 
