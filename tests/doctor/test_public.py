@@ -79,6 +79,20 @@ def test_an_adapter_of_another_distribution_is_found_by_its_scheme(third_party: 
     assert len(check_engine("scripted:forgets", select=["KV101"], raising=False).findings) == 1
 
 
+@pytest.mark.parametrize(
+    ("target", "options", "flag"),
+    [
+        ("loop:step", Options(cache="static"), "--cache"),
+        ("http://localhost:1/v1", Options(switches=("chunk=7",)), "--switch"),
+        ("hf:folder", Options(vocab=64), "--vocab"),
+        ("some-model", Options(attention="sdpa"), "--attention"),
+    ],
+)
+def test_an_option_that_a_target_does_not_read_is_refused(target: str, options: Options, flag: str) -> None:
+    with pytest.raises(TargetUnusable, match=f"{flag} would be ignored"):
+        resolve(target, options)
+
+
 def test_a_scheme_that_nobody_adds_is_refused() -> None:
     with pytest.raises(TargetUnusable):
         resolve("scripted:well", Options())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
 from kvpact.doctor.lineage import Pieces, longest, pieces, unordered
 from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
+from kvpact.doctor.probes import Probes
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
@@ -37,15 +37,14 @@ class Gap:
     by_position: dict[int, float]
 
 
-class Exam:
-    """Rules get this. seed: of every draw. noise: what KV001 measured, infinite before. deadline: of time.monotonic().
+class Exam(Probes):
+    """Rules get this. noise: what KV001 measured, infinite before. deadline: of time.monotonic().
 
     shrinks: whether programs that fail are made smaller, which takes most of the time of a failing examination.
     """
 
     def __init__(self, target: Target, *, seed: int = 0, deadline: float | None = None, shrinks: bool = True) -> None:
-        self.target = target
-        self.seed = seed
+        super().__init__(target, seed)
         self.shrinks = shrinks
         self.noise = Noise(repeats=False, floor=float("inf"), measured="nothing")
         self._deadline = deadline
@@ -69,41 +68,6 @@ class Exam:
     def deadline(self) -> float | None:
         """Of time.monotonic()."""
         return self._deadline
-
-    def random(self, purpose: str) -> Random:
-        """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""
-        return Random(f"{self.seed}/{purpose}")
-
-    @property
-    def num_ids(self) -> int:
-        """Programs draw ids below this. Those of the glass checkpoint beyond its input tokens are outputs: nothing can be seen of them."""
-        form = self.target.form
-        return self.target.vocab_size if form is None else min(form.num_tokens, self.target.vocab_size)
-
-    def tokens(self, purpose: str, length: int) -> tuple[int, ...]:
-        """Random token ids; the lowest ids are often special ones, and left out where the vocabulary allows."""
-        draw = self.random(purpose)
-        first = min(8, self.num_ids // 4)
-        return tuple(draw.randrange(first, self.num_ids) for _ in range(length))
-
-    def other_token(self, token: int, purpose: str = "") -> int:
-        """A different id."""
-        draw = self.random(f"other {token} {purpose}")
-        first = min(8, self.num_ids // 4)
-        return next(t for t in iter(lambda: draw.randrange(first, self.num_ids), None) if t != token)
-
-    def length(self, wanted: int) -> int:
-        """As near to `wanted` as the target's longest context allows, with room for a few more."""
-        return max(1, min(wanted, self.target.max_len - 8))
-
-    def edges(self) -> list[int]:
-        """Prompt lengths around which faults are likely: one, a residue of 32, the block size and the window with their neighbours."""
-        wanted = {1, 2, 31, 33}
-        for edge in (self.target.block_size, self.target.window):
-            if edge:
-                wanted |= {edge - 1, edge, edge + 1, edge + 2}
-        longest = min(self.target.max_len - 16, 600)
-        return sorted(length for length in wanted if 1 <= length <= longest)
 
     def run(self, program: Program, *, inspect: Inspect | None = None, observe: Any = None) -> Execution:
         """inspect, observe: as for `execute`. Raises OutOfTime when the budget is spent."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib.metadata import entry_points
+from types import MappingProxyType
 
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.target import Target
@@ -58,6 +59,30 @@ def _vllm(rest: str, options: Options) -> Target:
     return load(rest, dtype=options.dtype)
 
 
+#: What each kind of target is loaded by. Anything else that the user gave would be ignored, and is refused instead.
+_READ: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "hf": frozenset({"attention", "cache", "dtype", "threads"}),
+        "kvpact": frozenset({"switches", "dtype"}),
+        "vllm": frozenset({"dtype"}),
+        "http": frozenset({"api_key", "model", "timeout", "vocab"}),
+        "https": frozenset({"api_key", "model", "timeout", "vocab"}),
+        "module": frozenset({"vocab", "dtype"}),
+    }
+)
+
+
+def _refuse_unread(kind: str, options: Options) -> None:
+    """Raises TargetUnusable."""
+    given = {place.name for place in fields(options) if getattr(options, place.name) not in (None, ())}
+    unread = sorted(given - _READ[kind])
+    if unread:
+        names = {"switches": "switch", "api_key": "api-key-env"}
+        flags = ", ".join(f"--{names.get(name, name)}" for name in unread)
+        takes = ", ".join(f"--{names.get(name, name)}" for name in sorted(_READ[kind]))
+        raise TargetUnusable(f"{flags} would be ignored for a target of kind {kind}", hint=f"leave it out; {kind} takes {takes}")
+
+
 BUILT_IN: Mapping[str, Opener] = {
     "hf": _huggingface,
     "kvpact": _kvpact,
@@ -71,6 +96,7 @@ def resolve(text: str, options: Options) -> Target:
     """Raises TargetUnusable."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme in BUILT_IN:
+        _refuse_unread(scheme, options)
         return BUILT_IN[scheme](rest, options)
     for found in entry_points(group=GROUP):
         if colon and found.name == scheme:
@@ -78,7 +104,9 @@ def resolve(text: str, options: Options) -> Target:
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):
         from kvpact.doctor.adapters.callables import load
 
+        _refuse_unread("module", options)
         return load(text, vocab=options.vocab, dtype=options.dtype)
     if not colon:
+        _refuse_unread("kvpact", options)
         return _kvpact(text, options)
     raise TargetUnusable(f"{text!r} names no target", hint="hf:FOLDER, module:attribute, http://host:port/v1, or a model's name")

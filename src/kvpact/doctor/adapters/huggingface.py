@@ -69,7 +69,7 @@ class HuggingFace(Target):
         self.num_layers = int(config.num_hidden_layers)
         self.lossy = self.cache.lossy
         self.routed = any(getattr(config, one, None) for one in _EXPERTS)
-        self.layer_windows = _layer_windows(config)
+        self.layer_windows = caches.layer_windows(config)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._given: dict[str, Any] = {"cache": cache, "make_cache": make_cache}
@@ -195,7 +195,7 @@ class HuggingFaceSession(Session):
             mask[row, width - length :] = 1
         batch = Batch(names=names, cache=self._target.make_cache(self._capacity), mask=mask)
         if self._record:
-            self._written[id(batch)] = _recorded(batch.cache)
+            self._written[id(batch)] = caches.recorded(batch.cache)
         self._batches.update(dict.fromkeys(names, batch))
         return batch
 
@@ -292,30 +292,6 @@ class HuggingFaceSession(Session):
                         )
                     )
         return found
-
-
-def _recorded(cache: Any) -> dict[int, list[tuple[Tensor, Tensor]]]:
-    """What `update` is given from now on, by layer. The cache must not be copied: the copy would still write to this one."""
-    given: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    update = cache.update
-
-    def recording(keys: Tensor, values: Tensor, layer: int, *rest: Any, **options: Any) -> Any:
-        given.setdefault(layer, []).append((keys.clone(), values.clone()))
-        return update(keys, values, layer, *rest, **options)
-
-    cache.update = recording
-    return given
-
-
-def _layer_windows(config: Any) -> list[int | None] | None:
-    """None where a layer is of a kind that has no window and is not full either. A window that the architecture's configuration does
-    not know is no declaration: nobody reads it."""
-    known = hasattr(type(config), "sliding_window") or "sliding_window" in signature(type(config)).parameters
-    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None) if known else None
-    if kinds is None:
-        return [window] * int(config.num_hidden_layers)
-    windows = {"full_attention": None, "sliding_attention": window}
-    return [windows[kind] for kind in kinds] if set(kinds) <= set(windows) else None
 
 
 def _rows(logits: Tensor) -> list[Row]:

@@ -183,3 +183,27 @@ def stored(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
         parts = [layer._dequantize(getattr(layer, f"_quantized_{kind}")), getattr(layer, kind)]
         both.append(torch.cat([part for part in parts if part.dim() == 4], dim=-2))
     return both[0], both[1]
+
+
+def recorded(cache: Any) -> dict[int, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """What `update` is given from now on, by layer. The cache must not be copied: the copy would still write to this one."""
+    given: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    update = cache.update
+
+    def recording(keys: torch.Tensor, values: torch.Tensor, layer: int, *rest: Any, **options: Any) -> Any:
+        given.setdefault(layer, []).append((keys.clone(), values.clone()))
+        return update(keys, values, layer, *rest, **options)
+
+    cache.update = recording
+    return given
+
+
+def layer_windows(config: Any) -> list[int | None] | None:
+    """None where a layer is of a kind that has no window and is not full either. A window that the architecture's configuration does
+    not know is no declaration: nobody reads it."""
+    known = hasattr(type(config), "sliding_window") or "sliding_window" in signature(type(config)).parameters
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None) if known else None
+    if kinds is None:
+        return [window] * int(config.num_hidden_layers)
+    windows = {"full_attention": None, "sliding_attention": window}
+    return [windows[kind] for kind in kinds] if set(kinds) <= set(windows) else None

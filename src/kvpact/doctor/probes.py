@@ -1,0 +1,50 @@
+"""What a target is probed with: token ids and lengths, drawn from a seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kvpact.doctor.target import Target
+
+
+class Probes:
+    """seed: of every draw."""
+
+    def __init__(self, target: Target, seed: int) -> None:
+        self.target = target
+        self.seed = seed
+
+    def random(self, purpose: str) -> Random:
+        """Draws that depend on the seed and the purpose alone: a rule gives the same probes whichever rules ran before."""
+        return Random(f"{self.seed}/{purpose}")
+
+    @property
+    def num_ids(self) -> int:
+        """Programs draw ids below this. Those of the glass checkpoint beyond its input tokens are outputs: nothing can be seen of them."""
+        form = self.target.form
+        return self.target.vocab_size if form is None else min(form.num_tokens, self.target.vocab_size)
+
+    def tokens(self, purpose: str, length: int) -> tuple[int, ...]:
+        """Random token ids; the lowest ids are often special ones, and left out where the vocabulary allows."""
+        draw = self.random(purpose)
+        first = min(8, self.num_ids // 4)
+        return tuple(draw.randrange(first, self.num_ids) for _ in range(length))
+
+    def other_token(self, token: int, purpose: str = "") -> int:
+        """A different id."""
+        draw = self.random(f"other {token} {purpose}")
+        first = min(8, self.num_ids // 4)
+        return next(t for t in iter(lambda: draw.randrange(first, self.num_ids), None) if t != token)
+
+    def length(self, wanted: int) -> int:
+        """As near to `wanted` as the target's longest context allows, with room for a few more."""
+        return max(1, min(wanted, self.target.max_len - 8))
+
+    def edges(self) -> list[int]:
+        """Prompt lengths around which faults are likely: one, a residue of 32, the block size and the window with their neighbours."""
+        wanted = {1, 2, 31, 33}
+        for edge in (self.target.block_size, self.target.window):
+            if edge:
+                wanted |= {edge - 1, edge, edge + 1, edge + 2}
+        longest = min(self.target.max_len - 16, 600)
+        return sorted(length for length in wanted if 1 <= length <= longest)
