@@ -92,7 +92,7 @@ class TargetOptions:
     ] = None
     model: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: as the server lists it; the first one else.")] = None
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: the environment variable with the key.")] = None
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For a URL: of one request.")] = 60
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", min=0.1, help="For a URL: of one request; 60 by default.")] = None
     vocab: Annotated[
         int | None, typer.Option(metavar="N", min=32, help="For a URL or a callable that does not tell: ids below this exist.")
     ] = None
