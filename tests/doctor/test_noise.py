@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from kvpact.doctor.noise import distance
+from kvpact.doctor.noise import Noise, Size, distance
 
 
 def row(**shown: float) -> np.ndarray:
@@ -37,3 +37,19 @@ def test_the_last_place_may_change_by_rounding() -> None:
 
 def test_a_row_that_shows_nothing_can_not_be_compared() -> None:
     assert math.isnan(distance(row(), row(a=-1.0)))
+
+
+@pytest.mark.parametrize(
+    ("effect", "size"),
+    [(0.039, Size.ROUNDING), (0.05, Size.UNCLEAR), (0.159, Size.UNCLEAR), (0.17, Size.FAULT)],
+)
+def test_a_difference_is_a_fault_only_far_beyond_the_floor(effect: float, size: Size) -> None:
+    assert Noise(repeats=True, floor=0.01, measured="here").size(effect) is size
+
+
+def test_without_a_floor_the_least_difference_still_counts() -> None:
+    assert [Noise(repeats=True, floor=0.0, measured="here").size(effect) for effect in (1e-4, 9e-4, 2e-3)] == [
+        Size.ROUNDING,
+        Size.UNCLEAR,
+        Size.FAULT,
+    ]

@@ -68,6 +68,8 @@ def test_mistakes_are_typed_errors() -> None:
         check_engine(7)
     with pytest.raises(UnknownRule):
         check_engine(Scripted(), select=["KV999"])
+    with pytest.raises(UnknownRule, match="KV701"):  # a code of the table that no rule has yet
+        check_engine(Scripted(), select=["KV701"])
     with pytest.raises(InvalidConfig):
         check_engine(Scripted(), expected={"KV999": "x"})
 
