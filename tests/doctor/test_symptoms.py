@@ -46,6 +46,28 @@ def test_the_best_rule_for_what_one_sees_comes_first(asked: str, code: str) -> N
     assert next(match.rule.code for match in search(asked, RULES)) == code
 
 
+@pytest.mark.parametrize(
+    ("asked", "codes"),
+    [
+        ("a long and a short prompt together give garbage", {"KV102", "KV202"}),
+        ("the same input gave two answers", {"KV108", "KV303", "KV307"}),
+        ("two answers", {"KV108"}),
+        ("every token is slower than the last", {"KV408"}),
+        ("repetition", {"KV101", "KV409"}),
+        ("out of memory", {"KV401"}),
+        ("someone else's conversation appears", {"KV205"}),
+    ],
+)
+def test_what_the_accounts_tell_leads_to_the_rules_that_find_it(asked: str, codes: set[str]) -> None:
+    assert codes <= {match.rule.code for match in search(asked, all_rules())[:4]}
+
+
+def test_what_fits_far_worse_than_the_best_is_left_out() -> None:
+    rules = (*RULES, rule("KV406", "a request hangs for ever"))
+    assert [match.rule.code for match in search("throughput", rules)] == ["KV701"]
+    assert {match.rule.code for match in search("speed", rules)} == {"KV701", "KV406"}
+
+
 def test_the_symptom_that_fits_is_shown() -> None:
     assert search("garbage", RULES)[0].symptom == "garbage after the prompt"
     assert search("repeats", RULES)[0].symptom == "the text repeats itself"

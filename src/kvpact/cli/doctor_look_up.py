@@ -70,8 +70,8 @@ def symptoms(
         for match in found:
             print(f"{title(match.rule.code)} (level {match.rule.level})\n    {match.symptom}")
         best = found[0].rule.code
-        print(f"\nkvpact doctor rule {best:20} what it checks, causes and cures")
-        print(f"kvpact doctor TARGET --select {best}   does an engine have it?")
+        print(f"\n{f'kvpact doctor rule {best}':38} what it checks, causes and cures")
+        print(f"{f'kvpact doctor TARGET --select {best}':38} does an engine have it?")
     else:
         print("no rule's words fit; kvpact doctor rules lists them all")
     if not found:

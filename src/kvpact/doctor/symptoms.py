@@ -23,10 +23,12 @@ THEMES: Mapping[str, str] = {
     "Crash": "crash crashes crashed exception error assert fails failure nan inf infinite",
     "Figures": "metric metrics usage count counter figures reported statistics hit rate cached_tokens dashboard",
 }
-_PHRASES = ((r"out[ -]of[ -]memory", "memory"), (r"two (different )?answers", "answers differ"), (r"(says|said) the same", "repeats"))
-_SYNONYMS = {"parrot": "repetition", "hallucinate": "garbage", "hallucination": "garbage", "bleed": "leak"}
+_PHRASES = ((r"out[ -]of[ -]memory", "memory"), (r"(says|said) the same", "repeats"))
+_SYNONYMS = {"repetition": "repeat", "parrot": "repeat", "hallucinate": "garbage", "hallucination": "garbage", "bleed": "leak"}
 _IDLE_WORDS = "a an the is it its of in on to and or not no with my our we i be are was were has have as at by for from after when then"
 _IDLE = frozenset(_IDLE_WORDS.split())
+#: Of the best score: what fits less than this shares a word with it by chance.
+_FAINT = 0.2
 _SUFFIXES = ("ations", "ation", "ingly", "ings", "ing", "ies", "edly", "ed", "es", "s", "ly", "er")
 
 
@@ -69,7 +71,7 @@ _THEME_STEMS = {theme: frozenset(stem(word) for word in synonyms.split()) for th
 
 
 def search(text: str, rules: Sequence[Rule]) -> list[Match]:
-    """Rules that any of the words leads to, the best first: words of a symptom weigh most, rare words more than common ones, and a
+    """Rules that the words lead to, the best first: words of a symptom weigh most, rare words more than common ones, and a
     word of the same theme counts for a part."""
     asked, about = list(dict.fromkeys(words(text))), themes(text)
     texts = {rule.code: _weighted(rule) for rule in rules}
@@ -82,7 +84,8 @@ def search(text: str, rules: Sequence[Rule]) -> list[Match]:
         if score > 0:
             best = max(rule.page.symptoms, key=lambda symptom: _fit(symptom, asked, about), default=rule.page.checks)
             matches.append(Match(rule=rule, score=score, symptom=best))
-    return sorted(matches, key=lambda match: (-match.score, match.rule.code))
+    best_score = max((match.score for match in matches), default=0.0)
+    return sorted((match for match in matches if match.score >= _FAINT * best_score), key=lambda match: (-match.score, match.rule.code))
 
 
 def _weighted(rule: Rule) -> dict[str, float]:

@@ -65,6 +65,7 @@ RULE = Rule(
     page=Page(
         symptoms=(
             "batched answers differ from single ones",
+            "a long and a short prompt together give garbage",
             "only some rows of a batch are garbage",
             "the longest row is fine and the shorter ones are not",
             "answers depend on what else runs",

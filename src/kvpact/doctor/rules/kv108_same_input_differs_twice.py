@@ -91,7 +91,12 @@ def _finding(exam: Exam, what: str, program: Program, before: Program, effect: f
 RULE = Rule(
     code="KV108",
     page=Page(
-        symptoms=("the second call is wrong", "same question, another answer", "not reproducible at temperature 0"),
+        symptoms=(
+            "the same input gives two answers",
+            "the second call is wrong",
+            "same question, another answer",
+            "not reproducible at temperature 0",
+        ),
         checks="The same feeds in new sessions, after themselves and after a longer other call.",
         matters="If what ran before shows in an answer, no test of any kind can be trusted, and calls may tell of each other.",
         lookalikes="A busy server batches differently each time: its repeats differ by rounding, and not with what ran before.",

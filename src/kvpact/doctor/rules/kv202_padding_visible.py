@@ -61,6 +61,7 @@ RULE = Rule(
     page=Page(
         symptoms=(
             "batched answers are worse than single ones",
+            "a long and a short prompt together give garbage",
             "the short prompts of a batch come out wrong",
             "the answer depends on how long the neighbour is",
             "text goes wrong from the second token on in a batch",

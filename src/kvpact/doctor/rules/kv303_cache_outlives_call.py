@@ -41,7 +41,11 @@ def kept(exam: Exam) -> Verdict:
 RULE = Rule(
     code="KV303",
     page=Page(
-        symptoms=("answers of the previous request come back", "the second prompt is answered with the first one's topic"),
+        symptoms=(
+            "the same input gives another answer after another request",
+            "answers of the previous request come back",
+            "the second prompt is answered with the first one's topic",
+        ),
         checks="A session is run after another one whose tokens are changed: nothing in the later one may change with them.",
         matters="One user's tokens in another user's answer is the worst that a cache can do.",
         lookalikes="A prefix that is found again is taken over on purpose; here the two sessions share no token.",

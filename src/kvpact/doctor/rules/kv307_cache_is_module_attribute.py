@@ -44,7 +44,7 @@ RULE = Rule(
     code="KV307",
     page=Page(
         symptoms=(
-            "the second call gives another answer",
+            "the second call gives another answer to the same input",
             "memory grows with each call",
             "works once, wrong until restart",
             "answers depend on the request before",

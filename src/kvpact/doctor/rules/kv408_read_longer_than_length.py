@@ -60,6 +60,7 @@ RULE = Rule(
             "first answer after a restart differs",
             "garbage only when a block is not full",
             "wrong only for some lengths",
+            "every token is slower than the last",
         ),
         checks=(
             "The lengths that kernels were given against what is written, and lengths of contexts against their tokens. Without those: "
