@@ -16,12 +16,10 @@ from kvpact.doctor.glass.build import glass_model
 from kvpact.doctor.glass.export import MAX_POSITIONS
 from kvpact.doctor.glass.forms import form_for
 from kvpact.doctor.glass.learned import POSITIONS
-from kvpact.doctor.glass.reading import LayerReading, Reading
 from kvpact.doctor.glass.rotary import RotaryForm
-from kvpact.doctor.glass.spec import FULL, TOP5, TOP20, four_squares, tag
+from kvpact.doctor.glass.spec import FULL, TOP5, TOP20, four_squares
 from kvpact.doctor.glass.weights import weights
 from kvpact.doctor.program import Advance, Program, Submit, feed
-from kvpact.visibility import Visibility
 
 ARCHITECTURES = ("llama", "qwen2", "mistral", "gpt2")
 DTYPES = ("float32", "float16", "bfloat16")
