@@ -28,8 +28,8 @@ lint: $(STAMP) ## ruff and mypy
 docs: $(STAMP) ## write docs/rules and docs/symptoms.md from the doctor's rules; ARGS=--repeats runs their first doubles again
 	@$(BIN)/python -m kvpact.doctor.report.docs $(ARGS)
 
-slow: $(STAMP) ## the tests marked slow
-	$(BIN)/python -m pytest -m slow
+slow: $(STAMP) ## the tests marked slow: half an hour and more
+	$(BIN)/python -m pytest -n 2 -m slow
 
 invariance: $(STAMP) ## the promise bit for bit: every axis and every pair of axes, on every architecture and the built-in model
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m invariance

@@ -31,8 +31,9 @@ def test_each_double_is_named_right_among_all_rules(fault: Fault) -> None:
     assert found.broken is None
     assert found.found
     assert found.alarms == ()
-    if found.idle:  # what is touched must be seen to fail, by one of two seeds: a list that is too wide lets alarms pass
-        assert not set(found.idle) & set(try_fault(fault.name, seed=1).idle)
+    idle = set(found.idle) - {"KV506"}  # which tells by a clock
+    if idle:  # what is touched must be seen to fail, by one of two seeds: a list that is too wide lets alarms pass
+        assert not idle & set(try_fault(fault.name, seed=1).idle)
 
 
 def test_every_rule_that_judges_has_a_double() -> None:

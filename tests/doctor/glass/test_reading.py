@@ -9,22 +9,20 @@ import numpy as np
 import pytest
 import torch
 
+from glass_contexts import WINDOW, assert_shows
 from kvpact.doctor.adapters.huggingface import HuggingFace
 from kvpact.doctor.execution import execute
 from kvpact.doctor.glass.build import glass_model
 from kvpact.doctor.glass.export import MAX_POSITIONS
 from kvpact.doctor.glass.forms import form_for
 from kvpact.doctor.glass.learned import POSITIONS
-from kvpact.doctor.glass.reading import LayerReading, Reading
 from kvpact.doctor.glass.rotary import RotaryForm
-from kvpact.doctor.glass.spec import FULL, TOP5, TOP20, four_squares, tag
+from kvpact.doctor.glass.spec import FULL, TOP5, TOP20, four_squares
 from kvpact.doctor.glass.weights import weights
 from kvpact.doctor.program import Advance, Program, Submit, feed
-from kvpact.visibility import Visibility
 
 ARCHITECTURES = ("llama", "qwen2", "mistral", "gpt2")
 DTYPES = ("float32", "float16", "bfloat16")
-WINDOW = 8
 LENGTH = 40
 
 
@@ -40,31 +38,6 @@ def built(architecture: str, dtype: str, attention: str = "eager", **more: Any) 
 def rows_of(model: Any, ids: list[int]) -> np.ndarray:
     with torch.inference_mode():
         return model(torch.tensor([ids])).logits[0].float().numpy()
-
-
-def assert_shows(reading: Reading | None, context: list[int], dtype: str, architecture: str) -> None:
-    """All of the visible tokens once, at their distances, and nothing else, in each layer."""
-    assert reading is not None
-    form = form_for(architecture, dtype=dtype)
-    query = len(context) - 1
-    rule = Visibility(window=WINDOW if architecture == "mistral" else None)
-    visible = {token: query - place for place, token in enumerate(context) if rule.visible(query, place)}
-    for layer in reading.layers:
-        assert layer.seen == frozenset(visible)
-        assert all(abs(layer.counts[token] - 1) < form.precision.count for token in visible)
-        assert abs(layer.empty) < form.precision.mass * len(visible)
-        for token, distance in visible.items():
-            assert abs(layer.distances[token] - distance) <= form.window_of(distance)
-            assert not layer.tags or abs(layer.tags[token] - tag(token)) <= form.precision.tag
-        _assert_previous(layer, context)
-    if reading.position is not None:
-        assert reading.position == query
-
-
-def _assert_previous(layer: LayerReading, context: list[int]) -> None:
-    if layer.previous is not None and len(context) > 1:
-        assert layer.previous[0] == context[-2]
-        assert layer.previous[1] > 0.99
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

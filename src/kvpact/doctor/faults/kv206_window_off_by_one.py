@@ -33,7 +33,7 @@ FAULTS = (
         code="KV206",
         about="a decode step sees W - 1 tokens",
         make=lambda: _OneNarrowAtDecode(tiny_llama()),
-        touches=frozenset({"KV101", "KV103", "KV106", "KV216"}),
+        touches=frozenset({"KV101", "KV103", "KV106"}),
         like=("huggingface/transformers#37574",),
     ),
 )

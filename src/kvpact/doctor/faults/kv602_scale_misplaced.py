@@ -73,5 +73,5 @@ FAULTS = (
     ),
     _fault("scales-of-the-neighbour-head", "each head is read by the scales of the one before", _OtherHead, touches=frozenset({"KV601"})),
     _fault("values-by-the-scales-of-keys", "values are read by the keys' scales", _KeysForValues, touches=frozenset({"KV601"})),
-    _fault("no-scale-applied", "codes are read as numbers", _NoScale, touches=frozenset({"KV102", "KV601"})),
+    _fault("no-scale-applied", "codes are read as numbers", _NoScale, touches=frozenset({"KV601"})),
 )
