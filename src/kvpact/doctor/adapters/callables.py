@@ -14,6 +14,7 @@ from typing import Any
 
 from kvpact.doctor.adapters.callable_generate import CallableGenerate
 from kvpact.doctor.adapters.callable_step import CallableStep
+from kvpact.doctor.adapters.declared import Declarations, plain
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.target import Target
 
@@ -56,31 +57,18 @@ def _target(found: Any, name: str, vocab: int | None) -> Target:
         from kvpact.doctor.adapters.huggingface import HuggingFace
 
         return HuggingFace(found, name=name)
-    attributes = Attributes(found)
-    function = attributes.get("step") if not _plain(found) else None
+    declared = Declarations(found)
+    function = declared.get("step") if not plain(found) else None
     if callable(function):
-        return CallableStep(function, attributes.get, name=name)
-    function = attributes.get("generate") if not _plain(found) else None
+        return CallableStep(function, declared, name=name)
+    function = declared.get("generate") if not plain(found) else None
     if callable(function):
-        return CallableGenerate(function, attributes.get, name=name, vocab=vocab)
+        return CallableGenerate(function, declared, name=name, vocab=vocab)
     if not callable(found):
         raise TargetUnusable(f"{name} is {type(found).__name__}, which is no callable and has no step or generate", hint=_PROTOCOL)
     if _generates(found, name):
-        return CallableGenerate(found, attributes.get, name=name, vocab=vocab)
-    return CallableStep(found, attributes.get, name=name)
-
-
-class Attributes:
-    """What is declared beside a callable: on the object itself; for a plain function in its module too."""
-
-    def __init__(self, found: Any) -> None:
-        self._homes = [found]
-        if _plain(found):
-            self._homes.append(sys.modules.get(found.__module__))
-
-    def get(self, name: str) -> Any:
-        """None where it is not declared."""
-        return next((getattr(home, name) for home in self._homes if hasattr(home, name)), None)
+        return CallableGenerate(found, declared, name=name, vocab=vocab)
+    return CallableStep(found, declared, name=name)
 
 
 def _imported(name: str) -> Any:
@@ -101,10 +89,6 @@ def _imported(name: str) -> Any:
         ) from error
 
 
-def _plain(found: Any) -> bool:
-    return hasattr(found, "__code__")
-
-
 def _parameters(found: Any) -> list[Parameter]:
     """Those that can be given by place; none where Python can't tell."""
     try:
@@ -118,7 +102,7 @@ def _makes(found: Any) -> bool:
     """A class, or a function that can be called without arguments."""
     if isclass(found):
         return True
-    return _plain(found) and all(one.default is not Parameter.empty for one in _parameters(found))
+    return plain(found) and all(one.default is not Parameter.empty for one in _parameters(found))
 
 
 def _call(make: Callable[..., Any], name: str, dtype: str | None) -> Any:
