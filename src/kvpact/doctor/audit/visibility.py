@@ -42,8 +42,7 @@ def receptive_field(
     """Runs of equal shapes, so a place that is not seen leaves bits as they are. [queries, keys], places of `axes` in order of rows.
 
     inputs: floats, or token ids below `alphabet`. The first draw changes `inputs` itself; later ones are smaller numbers, for attention
-    that is so sharp that rounding swallows what it sees. Raises AuditImpossible when equal inputs give different bits, or no numbers,
-    or when `call` is no function of one tensor.
+    that is so sharp that rounding swallows what it sees. Raises AuditImpossible when equal inputs give different bits, or no numbers.
     """
     if not inputs.is_floating_point() and alphabet is None:
         raise AuditImpossible("inputs are whole numbers", hint="say below which number token ids are: alphabet=...")
@@ -54,7 +53,7 @@ def receptive_field(
     with torch.no_grad():
         for draw in range(draws):
             base = inputs if draw == 0 else _drawn(inputs, alphabet, generator, scale=0.3)
-            before = _output(_first_call(call, base.clone()) if draw == 0 else call(base.clone()), shape, axes)
+            before = _output(call(base.clone()), shape, axes)
             if before.isnan().any():
                 raise AuditImpossible("what comes out is no number", hint="look for where that begins: KV603 does, in what is cached")
             if not torch.equal(_output(call(base.clone()), shape, axes), before):
@@ -81,7 +80,9 @@ def audit_visibility(
 
     axes: of the places in input and output: (1,) for [batch, length, dim], (1, 2) for [batch, height, width, dim]. declared: what to
     call the expectation in a finding. Leaks and missing places are findings, each with a grid: o seen, . hidden, L leak, M missing.
+    Raises AuditImpossible for what is no function of one tensor, with the way to wrap it, and for what can't be told.
     """
+    _tried(module, inputs)
     shape = tuple(inputs.shape[axis] for axis in axes)
     field = receptive_field(module, inputs, axes=axes, draws=draws, alphabet=alphabet)
     wanted = matrix(expected, shape)
@@ -182,7 +183,7 @@ def _changed(base: Tensor, other: Tensor, axes: Sequence[int], place: Sequence[A
     return changed
 
 
-def _first_call(call: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+def _tried(call: Callable[[Tensor], Any], inputs: Tensor) -> None:
     """Says how to wrap what takes more than one tensor. Raises AuditImpossible."""
     name = getattr(call, "__name__", type(call).__name__)
     needed = _needed(call)
@@ -193,7 +194,8 @@ def _first_call(call: Callable[[Tensor], Any], inputs: Tensor) -> Any:
             hint=f"wrap it: audit_visibility(lambda x: module({given}), ...), and module({given})[0] where it returns a tuple",
         )
     try:
-        return call(inputs)
+        with torch.no_grad():
+            call(inputs.clone())
     except Exception as error:  # whatever a user's module raises
         raise AuditImpossible(
             f"{name} broke off on inputs of shape {tuple(inputs.shape)}: {type(error).__name__}: {error}",
