@@ -16,7 +16,7 @@ from kvpact.doctor.resolve import Options, resolve
 from kvpact.doctor.runner import examine
 from kvpact.doctor.target import Capability, Setting, Target
 
-STEP = {Capability.FULL_ROWS, Capability.ABORT, Capability.CHUNK, Capability.BATCH}
+STEP = {Capability.FULL_ROWS, Capability.ABORT, Capability.UNTOLD_REUSE, Capability.CHUNK, Capability.BATCH}
 
 
 def target(name: str, **options: object) -> Target:

@@ -80,7 +80,8 @@ def sure(exam: Exam, looked_at: str, compared: int) -> Verdict:
         return inconclusive(f"rounding alone gives {exam.noise.floor:.2g} nats: nothing finer can be seen")
     if not exam.powerful:
         return inconclusive(
-            f"a changed token moves later rows by {exam.power:.2g} nats only: attention is near to uniform, and faults of context hide"
+            f"a changed token moves later rows by {exam.power:.2g} nats only, and faults of context hide: attention is near to uniform, "
+            "or what an earlier prompt left is taken over"
         )
     return passed(looked_at)
 

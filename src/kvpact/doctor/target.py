@@ -37,6 +37,7 @@ class Capability(str, Enum):
     PADDING = "padding"  #: batches are padded, and `Setting.pad_id` says with what
     CAPACITY = "capacity"  #: `Setting.capacity` sizes the cache
     REUSE = "reuse"  #: a new context may take over entries of earlier ones; with `Setting.reuse=False` it never does
+    UNTOLD_REUSE = "untold-reuse"  #: whether earlier contexts' entries are taken over is not known, and can't be turned off
     SALT = "salt"  #: `Setting.salt` parts those who must not share entries
     TRUNCATE = "truncate"
     FORK = "fork"

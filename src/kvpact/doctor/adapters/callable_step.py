@@ -42,7 +42,7 @@ class CallableStep(Target):
         self.pads = "pad_id" in _names(step)
         self.untrue: dict[Capability, str] = {}
         self._told = {f"no {each}": why for each, why in declared.ignored.items()}
-        found = {Capability.FULL_ROWS, Capability.ABORT}
+        found = {Capability.FULL_ROWS, Capability.ABORT, Capability.UNTOLD_REUSE}
         found |= {Capability.FORK, Capability.SAVE} if copyable else set()
         found |= {Capability.TRUNCATE} if self.cut else set()
         self.vocab_size = 0
