@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import callables
-from kvpact.doctor.engine_check import as_target
+from kvpact.doctor.engine_check import as_target, check_engine
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.finding import Finding, Report
 from kvpact.doctor.registry import select
@@ -252,3 +252,54 @@ def test_scores_must_stay_as_many_as_at_first() -> None:
 
     (finding,) = untrue(as_target(fewer))
     assert "row 0 has 7 scores, and the first call gave 40" in finding.got
+
+
+def last_row_kept(token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+    shown, state = callables.step(token_ids, state)
+    return shown[:, None], state
+
+
+def test_one_row_for_the_last_token_may_keep_its_axis() -> None:
+    target = as_target(last_row_kept)
+    assert target.can(Capability.CHUNK, Capability.BATCH)
+    assert not target.can(Capability.ALL_ROWS)
+    assert check_engine(last_row_kept, raising=False).findings == ()
+
+
+def test_a_step_that_showed_every_row_must_go_on_to() -> None:
+    def fewer_later(token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+        shown, after = callables.every_row(token_ids, state)
+        return ([each[-1:] for each in shown] if state else shown), after
+
+    (finding,) = untrue(as_target(fewer_later))
+    assert "given 3 tokens, and its logits have the shape [1, 40]" in finding.got
+
+
+def test_what_was_taken_is_told_with_where_it_was_found() -> None:
+    assert beside(callables.step, window=8, copyable=True).describe()["declared"] == (
+        "window 8 (module loop_of_a_user), copyable True (module loop_of_a_user)"
+    )
+    assert as_target(callables.Whole()).describe()["declared"] == "max_len 96, block_size 16, truncate, reorder, copyable True"
+    assert "declared" not in beside(callables.step).describe()
+
+
+def test_tokens_alone_are_told_to_be_the_reason() -> None:
+    report = check_engine(callables.tokens_only, select=["KV108", "KV203", "KV205", "KV303"], raising=False)
+    reasons = {result.code: result.reason for result in report.results if result.code != "KV001"}
+    assert {code for code, reason in reasons.items() if "shows no scores to compare" in reason} == reasons.keys()
+    assert "nan" not in " ".join(reasons.values())
+
+
+class OneCache:
+    """The context is an attribute, and `state` is only a word."""
+
+    def step(self, token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+        (new,) = token_ids
+        self.context = (*(self.context if state else ()), *new)
+        return callables.row(self.context)[None], "running"
+
+
+def test_requests_that_share_an_attribute_are_told_the_likely_cause() -> None:
+    found = {finding.code: finding for finding in check_engine(OneCache, raising=False).findings}
+    assert "an attribute of an object or a module" in found["KV205"].cause
+    assert "hand it in with each call" in found["KV205"].cure

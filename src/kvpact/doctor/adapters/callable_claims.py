@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from kvpact.doctor.target import Claim
 
-STEP_FORM = "give (logits, state): logits [rows, vocab] of each row's last token, or a list of [tokens of the row, vocab]"
+STEP_FORM = (
+    "give (logits, state): logits [rows, vocab] of each row's last token ([rows, 1, vocab] too), or a list of [tokens of the row, vocab]"
+)
 GENERATE_FORM = "give a list with one item a prompt: (tokens, scores), scores [tokens, vocab] or [tokens], or the tokens alone"
 
 BATCH = Claim(

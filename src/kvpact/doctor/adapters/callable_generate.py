@@ -30,7 +30,7 @@ class CallableGenerate(Target):
         self.max_len = declared.number("max_len") or LONGEST
         self.block_size, self.window, self.eos = (declared.number(each) for each in ("block_size", "window", "eos"))
         said = vocab or declared.number("vocab_size")
-        self._told = {f"no {each}": why for each, why in declared.ignored.items()}
+        self._told = declared.told()
         self.claims = dict.fromkeys(_TOGETHER, TOGETHER)
         self.untrue: dict[Capability, str] = {}
         self.scores = "none"

@@ -41,11 +41,11 @@ class CallableStep(Target):
         self.claims = _claims(declared)
         self.pads = "pad_id" in _names(step)
         self.untrue: dict[Capability, str] = {}
-        self._told = {f"no {each}": why for each, why in declared.ignored.items()}
+        self._told = declared.told()
         found = {Capability.FULL_ROWS, Capability.ABORT, Capability.UNTOLD_REUSE}
         found |= {Capability.FORK, Capability.SAVE} if copyable else set()
         found |= {Capability.TRUNCATE} if self.cut else set()
-        self.vocab_size = 0
+        self.vocab_size, self.shows_all = 0, False
         self.vocab_size, more = self._probed(vocab)
         found |= more
         if Capability.BATCH in found:
@@ -68,7 +68,7 @@ class CallableStep(Target):
         answer = self.step(token_ids, state, **given)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise Malformed(f"{self.name} gave {_shape(answer)}, not a pair", hint=STEP_FORM)
-        return rows_of(answer[0], [len(row) for row in token_ids], self.name, self.vocab_size), answer[1]
+        return rows_of(answer[0], [len(row) for row in token_ids], self.name, self.vocab_size, whole=self.shows_all), answer[1]
 
     def _probed(self, vocab: int | None) -> tuple[int, set[Capability]]:
         """The vocabulary, and what a few calls show that it can do. Raises TargetUnusable."""
@@ -86,10 +86,10 @@ class CallableStep(Target):
             raise TargetUnusable(
                 f"{self.name} gives {last.size} logits, and says vocab_size={vocab}", hint="correct vocab_size, or leave it out"
             )
-        self.vocab_size = int(last.size)
+        self.vocab_size, self.shows_all = int(last.size), bool(shown)
         found = {Capability.ALL_ROWS} if shown else set()
         found |= self._tried("several tokens at once after the first call", Capability.CHUNK, [[0, 1, 2]], [[3, 0]])
-        found |= self._tried("several rows", Capability.BATCH, [[0, 1, 2], [3]], [[0], [1]])
+        found |= self._tried("two rows of different lengths", Capability.BATCH, [[0, 1, 2], [3]], [[0], [1]])
         return self.vocab_size, found
 
     def _tried(self, what: str, capability: Capability, *calls: list[list[int]]) -> set[Capability]:
@@ -192,9 +192,9 @@ def _given_back(name: str, state: Any, before: Any) -> Any:
     return state
 
 
-def rows_of(logits: Any, counts: Sequence[int], name: str, vocab: int = 0) -> list[list[Row]]:
+def rows_of(logits: Any, counts: Sequence[int], name: str, vocab: int = 0, *, whole: bool = False) -> list[list[Row]]:
     """counts: tokens that each row was given. One row of scores for each token, or the last one's. vocab: how many scores, where that
-    is known. Raises Malformed."""
+    is known. whole: earlier calls gave a row for each token, so one row alone is none for several. Raises Malformed."""
     try:
         parts = [as_array(part) for part in logits]
     except (TypeError, ValueError) as error:
@@ -205,7 +205,7 @@ def rows_of(logits: Any, counts: Sequence[int], name: str, vocab: int = 0) -> li
     for place, (part, count) in enumerate(zip(parts, counts, strict=True)):
         if part.ndim == 1 and part.size > 1:
             rows.append([part])
-        elif part.ndim == 2 and part.shape[0] == count and part.shape[1] > 1:
+        elif part.ndim == 2 and part.shape[0] in ({count} if whole else {count, 1}) and part.shape[1] > 1:
             rows.append(list(part))
         else:
             tokens = f"{count} token{'s' if count > 1 else ''}"

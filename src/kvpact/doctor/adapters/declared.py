@@ -1,7 +1,7 @@
 """What is declared beside a callable: numbers, flags and functions by their names, each looked at before it is trusted.
 
 A module's names are chosen for many purposes. What can be meant for the doctor alone and is wrong (`window = "8"`) is refused; what is
-evidently something else (a function called `window`) is left alone, and `ignored` tells so.
+evidently something else (a function called `window`) is left alone, and `told` says so.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Mapping
 from inspect import isclass, isroutine, signature
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kvpact.doctor.errors import TargetUnusable
+
+T = TypeVar("T")
 
 #: The least that each number can be, and what comes of one that can't be used.
 _NUMBERS: Mapping[str, tuple[int, str]] = MappingProxyType(
@@ -40,8 +42,8 @@ class Declarations:
             self._homes.append(owner)
         elif plain(found) and found.__module__ in sys.modules:
             self._homes.append(sys.modules[found.__module__])
-        #: Name -> why what has this name was left alone.
-        self.ignored: dict[str, str] = {}
+        self._taken: dict[str, str] = {}
+        self._ignored: dict[str, str] = {}
 
     def get(self, name: str) -> Any:
         """As it stands there; None where it is not declared."""
@@ -60,7 +62,7 @@ class Declarations:
                 f"{_of(home)} has {name} = {_short(value)}, {wrong}: {comes}",
                 hint=f"write a whole number from {least} on, None where there is none, or another name if it is not meant for the doctor",
             )
-        return whole
+        return self._take(name, home, str(whole), whole)
 
     def flag(self, name: str) -> bool:
         """Raises TargetUnusable for what is neither True nor False."""
@@ -72,7 +74,7 @@ class Declarations:
                 f"{_of(home)} has {name} = {_short(value)}, a {type(value).__name__}: nobody can tell whether that means yes",
                 hint="write True or False, or another name if it is not meant for the doctor",
             )
-        return bool(value)
+        return self._take(name, home, str(bool(value)), bool(value))
 
     def function(self, name: str, second: str, step: Callable[..., Any]) -> Callable[..., Any] | None:
         """`name(state, second)`. A function of the module is taken where its first argument is called `state`, or as the second one of
@@ -96,7 +98,12 @@ class Declarations:
         if isinstance(home, ModuleType) and not named:
             self._leave(name, home, f"takes ({', '.join(names)}), and its first argument is not called {' or '.join(sorted(states))}")
             return None
-        return value  # type: ignore[no-any-return]
+        return self._take(name, home, "", value)
+
+    def told(self) -> dict[str, str]:
+        """For `Target.describe`: what was taken, and what was left alone and why."""
+        taken = {"declared": ", ".join(self._taken.values())} if self._taken else {}
+        return taken | {f"no {name}": why for name, why in self._ignored.items()}
 
     def where(self, name: str) -> str:
         return _of(self._found(name)[0])
@@ -119,8 +126,13 @@ class Declarations:
         self._leave(name, home, f"is {_kind(value)}")
         return True
 
+    def _take(self, name: str, home: Any, shown: str, value: T) -> T:
+        own = "" if home is self._homes[0] else f" ({_of(home)})"
+        self._taken[name] = f"{name} {shown}".strip() + own
+        return value
+
     def _leave(self, name: str, home: Any, why: str) -> None:
-        self.ignored[name] = f"not taken: {name} of {_of(home)} {why}"
+        self._ignored[name] = f"not taken: {name} of {_of(home)} {why}"
 
 
 def plain(found: Any) -> bool:
