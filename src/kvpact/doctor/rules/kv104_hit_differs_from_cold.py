@@ -72,7 +72,8 @@ def _cases(exam: Exam, common: int) -> list[Case]:
 def untold(exam: Exam) -> Verdict:
     """Nobody says whether anything is taken over, and nothing turns it off: prompts that share a beginning with earlier ones, beside the
     same tokens fed one by one, which no store of prompts has a part in. Each run has tokens of its own, so that none meets what an earlier
-    one left. What prompts that share nothing show is the floor: KV001 repeats a prompt, and its floor may be a hit's fault."""
+    one left. What prompts that share nothing show is a floor, too: KV001 repeats a prompt, and where nothing can be judged by its floor,
+    that may be a hit's fault."""
     turns = count()
     cases = [
         *_cases(exam, max(lengths(exam, (17,)))),
@@ -81,6 +82,7 @@ def untold(exam: Exam) -> Verdict:
     floor = max(_stepped(exam, replace(build(f"untold {label}"), before=()), turns).effect for label, build in cases[:3])
     if floor >= 1:
         return inconclusive(f"prompts that share nothing are {floor:.2g} nats from single steps, as KV101 tells: hits can't be judged")
+    floor = max(floor, exam.noise.floor if exam.judges else 0.0)
     least = max(AMPLIFIED, FAR * floor)
 
     def fails(program: Program) -> bool:
