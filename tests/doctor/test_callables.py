@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from kvpact.doctor.resolve import Options, resolve
 from kvpact.doctor.runner import examine
 from kvpact.doctor.target import Capability, Setting, Target
 
-STEP = {Capability.FULL_ROWS, Capability.ABORT, Capability.CHUNK, Capability.BATCH}
+STEP = {Capability.FULL_ROWS, Capability.ABORT, Capability.UNTOLD_REUSE, Capability.CHUNK, Capability.BATCH}
 
 
 def target(name: str, **options: object) -> Target:
@@ -157,3 +158,25 @@ def test_contexts_of_one_state_move_together() -> None:
         session.feed({"c": [1], "b": [2]})
     with pytest.raises(TargetFailed):
         session.abort("a")
+
+
+def test_tokens_alone_are_told_to_be_the_reason() -> None:
+    report = check_engine(callables.tokens_only, select=["KV108", "KV203", "KV205", "KV303"], raising=False)
+    reasons = {result.code: result.reason for result in report.results if result.code != "KV001"}
+    assert {code for code, reason in reasons.items() if "shows no scores to compare" in reason} == reasons.keys()
+    assert "nan" not in " ".join(reasons.values())
+
+
+class OneCache:
+    """The context is an attribute, and `state` is only a word."""
+
+    def step(self, token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+        (new,) = token_ids
+        self.context = (*(self.context if state else ()), *new)
+        return callables.row(self.context)[None], "running"
+
+
+def test_requests_that_share_an_attribute_are_told_the_likely_cause() -> None:
+    found = {finding.code: finding for finding in check_engine(OneCache, raising=False).findings}
+    assert "an attribute of an object or a module" in found["KV205"].cause
+    assert "hand it in with each call" in found["KV205"].cure

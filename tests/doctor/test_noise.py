@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from kvpact.doctor.noise import Noise, Size, distance
+from kvpact.doctor.noise import Noise, Size, distance, grain, log_probabilities
 
 
 def row(**shown: float) -> np.ndarray:
@@ -37,6 +37,27 @@ def test_the_last_place_may_change_by_rounding() -> None:
 
 def test_a_row_that_shows_nothing_can_not_be_compared() -> None:
     assert math.isnan(distance(row(), row(a=-1.0)))
+
+
+def test_scores_of_infinity_are_infinitely_far_from_others_and_warn_nobody() -> None:
+    """Warnings are errors here."""
+    plain, one, two = np.zeros(6), np.zeros(6), np.zeros(6)
+    one[2] = two[3] = np.inf
+    assert distance(plain, one) == distance(one, plain) == distance(one, two) == math.inf
+    assert distance(one, one) == 0
+    assert distance(one, row(a=-1.0)) == math.inf
+    both = np.where(np.arange(6) < 2, np.inf, 0.0)
+    assert log_probabilities(both)[:3].tolist() == [-math.log(2), -math.log(2), -math.inf]
+
+
+def test_a_row_without_any_chance_is_infinitely_far_from_one_with() -> None:
+    nothing = np.full(6, -np.inf)
+    assert distance(nothing, np.zeros(6)) == math.inf
+    assert math.isnan(distance(nothing, nothing))
+
+
+def test_scores_beyond_float32_have_no_grain_and_warn_nobody() -> None:
+    assert grain(np.array([1e300, 0.0])) == 0
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import callables
 import kvpact.doctor as doctor
 from kvpact.doctor import ContractBroken, Outcome, as_target, check_engine
+from kvpact.doctor.checks import checks
 from kvpact.doctor.errors import TargetUnusable, UnknownRule
 from kvpact.doctor.resolve import Options, resolve
 from kvpact.errors import InvalidConfig
@@ -98,3 +101,46 @@ def test_an_option_that_a_target_does_not_read_is_refused(target: str, options: 
 def test_a_scheme_that_nobody_adds_is_refused() -> None:
     with pytest.raises(TargetUnusable):
         resolve("scripted:well", Options())
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        callables.Whole().step,
+        callables.Whole(),
+        callables.Whole,
+        callables.step,
+        lambda: callables.Whole().step,
+        lambda: callables.step,
+        lambda: "callables:step",
+        partial(Scripted, forgets=False),
+        Scripted(),
+        "callables:step",
+    ],
+    ids=str,
+)
+def test_checks_take_an_engine_and_what_makes_one(engine: Any) -> None:
+    for check in checks(engine, select=["KV101"]):
+        check()
+    assert as_target(engine).capabilities
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (7, "int, which is no callable"),
+        (lambda: 7, "int, which is no callable"),
+        (lambda: None, "gives NoneType, which is no step"),
+        (lambda: lambda: callables.step, "which is no step"),
+        (lambda *given: callables.step(*given), "failed: TypeError"),
+        (callables.one_argument, "takes 1 arguments"),
+    ],
+)
+def test_what_is_no_engine_and_makes_none_is_refused_with_a_way_out(engine: Any, said: str) -> None:
+    with pytest.raises(TargetUnusable, match=said) as caught:
+        checks(engine, select=["KV001"])[0]()
+    assert caught.value.hint
+
+
+def test_an_engine_behind_a_lambda_has_its_own_name() -> None:
+    assert as_target(lambda: callables.step).name == "step"

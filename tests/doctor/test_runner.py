@@ -72,6 +72,12 @@ def test_one_way_that_can_be_taken_is_enough() -> None:
     assert (result.outcome, result.reason, result.missing) == (Outcome.PASSED, "here", ())
 
 
+def test_what_several_ways_say_alike_is_said_once() -> None:
+    ways = [way(lambda exam, said=said: inconclusive(said)) for said in ("near", "near", "far")]  # type: ignore[misc]
+    (result,) = examine(Scripted(), [rule("KV306", *ways)]).results
+    assert result.reason == "near; far"
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError("planted"), TargetFailed("planted", hint="none")])
 def test_a_rule_that_breaks_off_is_an_error_and_the_others_go_on(error: Exception) -> None:
     report = examine(Scripted(), [rule("KV101", way(breaking(error))), failing("KV102"), healthy("KV103")])

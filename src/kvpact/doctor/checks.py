@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,11 @@ _MEASUREMENT = "KV001"
 
 
 class Patient:
-    """An engine that is made when the first check wants it, and measured before any rule looks. make: gives what `as_target` takes."""
+    """An engine that is made when the first check wants it, and measured before any rule looks. engine: what `as_target` takes, or what
+    makes one."""
 
-    def __init__(self, make: Callable[[], Any], *, seed: int = 0) -> None:
-        self._make = make
+    def __init__(self, engine: Any, *, seed: int = 0) -> None:
+        self._engine = engine
         self._seed = seed
         self._exam: Exam | None = None
         self._measured: Result | None = None
@@ -35,7 +36,7 @@ class Patient:
     def look(self, rule: Rule) -> Result:
         exam = self._exam
         if exam is None:
-            exam = self._exam = Exam(as_target(self._make()), seed=self._seed)
+            exam = self._exam = Exam(as_target(self._engine), seed=self._seed)
             measurement = next(known for known in all_rules() if known.code == _MEASUREMENT)
             self._measured = check(measurement, exam)
         return self._measured if rule.code == _MEASUREMENT and self._measured is not None else check(rule, exam)
@@ -74,9 +75,9 @@ class Check:
             pytest.skip(f"{result.outcome.value}: {result.reason}")
 
 
-def checks(make: Callable[[], Any], *, select: Iterable[str] = (), ignore: Iterable[str] = (), seed: int = 0) -> tuple[Check, ...]:
-    """One for each rule, all on one engine."""
-    patient = Patient(make, seed=seed)
+def checks(engine: Any, *, select: Iterable[str] = (), ignore: Iterable[str] = (), seed: int = 0) -> tuple[Check, ...]:
+    """One for each rule, all on one engine: what `as_target` takes, or what makes one when the first check is called."""
+    patient = Patient(engine, seed=seed)
     return tuple(Check(rule=rule, patient=patient) for rule in chosen(select, ignore))
 
 
@@ -88,7 +89,7 @@ def expected_to_fail(reason: str) -> pytest.MarkDecorator:
 
 
 def parametrize_with_checks(
-    make_target: Callable[[], Any],
+    engine: Any,
     *,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
@@ -101,13 +102,14 @@ def parametrize_with_checks(
         def test_my_engine(check):
             check()
 
-    expected: reasons by code of rules that are known to fail; their tests are marked xfail.
+    engine: what `check_engine` takes, or a class or function without arguments that gives it when the first test runs, so that collecting
+    tests loads no model. expected: reasons by code of rules that are known to fail; their tests are marked xfail.
     """
     import pytest
 
     reasons = by_code(expected or {}, "expected")
     parameters = [
         pytest.param(each, id=str(each), marks=[expected_to_fail(reasons[each.rule.code])] if each.rule.code in reasons else [])
-        for each in checks(make_target, select=select, ignore=ignore, seed=seed)
+        for each in checks(engine, select=select, ignore=ignore, seed=seed)
     ]
     return pytest.mark.parametrize("check", parameters)

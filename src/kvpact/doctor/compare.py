@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.lineage import swapped
@@ -75,12 +77,15 @@ def cold(exam: Exam, program: Program) -> Program:
 def sure(exam: Exam, looked_at: str, compared: int) -> Verdict:
     """A pass, where a fault would have been seen."""
     if not compared:
-        return inconclusive("the target shows no rows to compare")
+        return inconclusive("the target shows no scores to compare")
     if not exam.judges:
         return inconclusive(f"rounding alone gives {exam.noise.floor:.2g} nats: nothing finer can be seen")
+    if np.isnan(exam.power):
+        return inconclusive("the target shows no scores to compare")
     if not exam.powerful:
         return inconclusive(
-            f"a changed token moves later rows by {exam.power:.2g} nats only: attention is near to uniform, and faults of context hide"
+            f"a changed token moves later rows by {exam.power:.2g} nats only, and faults of context hide: attention is near to uniform, "
+            "or what an earlier prompt left is taken over"
         )
     return passed(looked_at)
 

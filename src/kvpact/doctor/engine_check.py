@@ -35,7 +35,8 @@ def check_engine(
     watch: Watcher | None = None,
     raising: bool = True,
 ) -> Report:
-    """Examine `engine`: a Target, what the command line takes as one, a transformers model, or a callable `step(token_ids, state)`.
+    """Examine `engine`: a Target, what the command line takes as one, a transformers model, a callable `step(token_ids, state)` or
+    `generate(token_ids, max_new_tokens)`, or a class or function without arguments that gives one of these.
 
     select, ignore: codes or names of rules, or their beginnings. budget: seconds. expected: reasons by code of rules that are known to
     fail. Raises ContractBroken when there are findings, unless `raising` is False; the report tells all the rest.

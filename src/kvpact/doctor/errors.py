@@ -17,6 +17,12 @@ class TargetFailed(KvpactError):
     code = "target-failed"
 
 
+class Malformed(TargetFailed):
+    """What came from the target is no answer to what it was asked."""
+
+    code = "answer-malformed"
+
+
 class Refused(KvpactError):
     """The target will not do what it was asked, and says why: it does not fit. It is as it was before."""
 

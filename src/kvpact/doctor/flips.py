@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import isnan
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Execution, Seen
@@ -55,6 +56,11 @@ def moved(exam: Exam, one: Row, other: Row) -> bool:
 def clearly(exam: Exam, one: Row, other: Row) -> bool:
     """Far beyond rounding: what content that is seen does."""
     return exam.noise.size(distance(one, other)) is Size.FAULT
+
+
+def hardly(exam: Exam, otherwise: str) -> Verdict:
+    """Nothing was seen to move: for want of scores, or as `otherwise` says."""
+    return inconclusive("the target shows no scores to compare" if isnan(exam.power) else otherwise)
 
 
 def exactly(exam: Exam) -> bool:

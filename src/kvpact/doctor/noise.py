@@ -21,17 +21,24 @@ _LOWEST = -18.0
 
 
 def log_probabilities(row: Row) -> NDArray[np.float64]:
-    """Scores as log-probabilities in fp64; what is not shown stays NaN, and then the scores must be log-probabilities already."""
+    """Scores as log-probabilities in fp64; what is not shown stays NaN, and then the scores must be log-probabilities already. Scores
+    of +inf share everything among them, as in the limit; where all are -inf there is nothing to share, and they stay."""
     scores = np.asarray(row, dtype=np.float64)
     if np.isnan(scores).any():
         return scores
     top = scores.max()
+    if top == np.inf:
+        return np.where(np.isposinf(scores), -np.log(np.isposinf(scores).sum()), -np.inf)
+    if top == -np.inf:
+        return scores
     return scores - (top + np.log(np.exp(scores - top).sum()))
 
 
 def distance(one: Row, other: Row) -> float:
     """The largest difference of log-probability over the tokens that both rows show and at least one gives a chance. inf where a
-    row holds numbers that are not finite and the other does not."""
+    row holds numbers that are not finite and the other does not, or where +inf stands at other places."""
+    if one.shape == other.shape and (np.isposinf(one) != np.isposinf(other)).any():
+        return float("inf")
     a, b = log_probabilities(one), log_probabilities(other)
     if not (np.isnan(one).any() or np.isnan(other).any()) and np.isfinite(a).all() != np.isfinite(b).all():
         return float("inf")
@@ -55,7 +62,8 @@ def _unshown(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
 def grain(row: Row) -> float:
     """The step between neighbouring scores of this row's size, in the precision that they were computed in: narrower formats were
     widened, and show it in their last bits. Some calls happen to round alike; rounding is never less than this."""
-    scores = np.asarray(row, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        scores = np.asarray(row, dtype=np.float32)
     if not np.isfinite(scores).all():
         return 0.0
     if not (scores.view(np.uint32) & 0xFFFF).any():

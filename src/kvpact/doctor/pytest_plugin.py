@@ -45,7 +45,7 @@ class KvpactTarget(pytest.Collector):
 
         try:
             expected = self._expected()
-            made = checks(lambda: self._target, select=self._words("select"), ignore=self._words("ignore"), seed=self._option("seed"))
+            made = checks(self._target, select=self._words("select"), ignore=self._words("ignore"), seed=self._option("seed"))
         except KvpactError as error:
             raise self.CollectError(str(error)) from error
         self._patient: Patient = made[0].patient

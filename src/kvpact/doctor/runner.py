@@ -10,7 +10,7 @@ from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Outcome, Report, Result, Verdict, inconclusive
 from kvpact.doctor.rule import Rule, Way
-from kvpact.doctor.target import Target
+from kvpact.doctor.target import Capability, Target
 from kvpact.errors import KvpactError
 
 #: Told before and after each rule: (rule, None) and (rule, result).
@@ -71,7 +71,7 @@ def check(rule: Rule, exam: Exam) -> Result:
         nearest = min(missing.values(), key=len, default=[])
         return Result(code=rule.code, outcome=Outcome.SKIPPED, reason=reason, missing=tuple(nearest), seconds=seconds)
     outcome, reason = _together(verdicts)
-    if outcome is Outcome.FAILED and rule.code.startswith(_COMPARES) and rule.code not in _OF_HISTORY and not _steady(exam):
+    if outcome is Outcome.FAILED and rule.code.startswith(_COMPARES) and not _of_history(rule, exam) and not _steady(exam):
         reason = f"what ran before shows in what runs now, as KV108 tells, so runs can't be compared; seen was: {reason}"
         return Result(code=rule.code, outcome=Outcome.INCONCLUSIVE, reason=reason, seconds=seconds)
     if outcome is Outcome.PASSED and exam.num_blank > blank:
@@ -84,6 +84,11 @@ def check(rule: Rule, exam: Exam) -> Result:
 #: Families that compare runs, and those of their rules that are about what runs leave behind.
 _COMPARES = ("KV1", "KV2", "KV3")
 _OF_HISTORY = frozenset({"KV108", "KV204", "KV303", "KV306", "KV307"})
+
+
+def _of_history(rule: Rule, exam: Exam) -> bool:
+    """Where nobody can turn reuse off, what hits take over is a part of history."""
+    return rule.code in _OF_HISTORY or (rule.code == "KV104" and exam.target.can(Capability.UNTOLD_REUSE))
 
 
 def _steady(exam: Exam) -> bool:
@@ -114,7 +119,7 @@ _ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.PASSED, Outcome.INCONCLUSIVE, O
 
 def _together(verdicts: Sequence[Verdict]) -> tuple[Outcome, str]:
     for outcome in _ORDER:
-        reasons = [verdict.reason for verdict in verdicts if verdict.outcome is outcome]
+        reasons = dict.fromkeys(verdict.reason for verdict in verdicts if verdict.outcome is outcome)  # several ways may say the same
         if reasons:
             return outcome, "; ".join(reasons)
     return Outcome.INCONCLUSIVE, inconclusive("no way came to anything").reason

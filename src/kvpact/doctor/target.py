@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class Capability(str, Enum):
     PADDING = "padding"  #: batches are padded, and `Setting.pad_id` says with what
     CAPACITY = "capacity"  #: `Setting.capacity` sizes the cache
     REUSE = "reuse"  #: a new context may take over entries of earlier ones; with `Setting.reuse=False` it never does
+    UNTOLD_REUSE = "untold-reuse"  #: whether earlier contexts' entries are taken over is not known, and can't be turned off
     SALT = "salt"  #: `Setting.salt` parts those who must not share entries
     TRUNCATE = "truncate"
     FORK = "fork"
@@ -110,6 +112,16 @@ class Answer:
     refused: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a capability rests on where it was found out or declared beside the engine, and what KV002 says if it is untrue."""
+
+    what: str
+    expected: str
+    cause: str
+    cure: str
+
+
 class Session(ABC):
     """Contexts that live side by side: one cache, one process, one state. Names are the caller's."""
 
@@ -182,6 +194,8 @@ class Target(ABC):
     routed: rows of one call may touch each other's experts, so equal shapes do not promise equal bits.
     layer_windows: each layer's window, None for a layer that sees everything; None where that is not known.
     stored: the number format that entries are kept in, None when they are kept as they were computed.
+    claims: what capabilities rest on, in words of who wrote the engine. untrue: those that were tried when the target was made and
+    answered with what is no answer, with what came: they are not among the capabilities, and KV002 tells them.
     """
 
     name: str
@@ -201,6 +215,8 @@ class Target(ABC):
     form: Form | None = None
     layer_windows: Sequence[int | None] | None = None
     stored: Stored | None = None
+    claims: Mapping[Capability, Claim] = MappingProxyType({})
+    untrue: Mapping[Capability, str] = MappingProxyType({})
 
     def begin(self) -> None:  # noqa: B027  # most targets start from nothing anyway
         """A program begins, and with it its sessions: nothing that an earlier one left should be met, as far as that can be had."""

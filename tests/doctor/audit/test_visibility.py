@@ -167,3 +167,27 @@ def test_an_output_that_is_no_number_is_told_from_one_that_is_drawn_anew() -> No
         receptive_field(lambda inputs: inputs * float("nan"), INPUTS)
     with pytest.raises(AuditImpossible, match="different outputs"):
         receptive_field(torch.rand_like, INPUTS)
+
+
+def test_a_module_of_several_inputs_is_refused_with_the_way_to_wrap_it() -> None:
+    module = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    with pytest.raises(AuditImpossible, match=r"MultiheadAttention takes 3 inputs \(query, key, value\)") as caught:
+        audit_visibility(module, Visibility(), inputs=INPUTS)
+    assert "lambda x: module(x, x, x)" in caught.value.hint
+    assert "[0]" in caught.value.hint
+    hidden = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    audit_visibility(lambda x: module(x, x, x, attn_mask=hidden)[0], Visibility(), inputs=INPUTS).check()
+
+
+def test_a_module_that_breaks_off_is_refused_with_its_reason() -> None:
+    with pytest.raises(AuditImpossible, match=r"Linear broke off on inputs of shape \(2, 9, 16\): RuntimeError") as caught:
+        audit_visibility(torch.nn.Linear(7, 7), Visibility(), inputs=INPUTS)
+    assert caught.value.__cause__ is not None
+
+
+def test_an_output_without_the_places_is_refused_with_what_came() -> None:
+    with pytest.raises(AuditImpossible, match=r"\(2, 16\), \(1,\) came") as caught:
+        receptive_field(lambda x: (x.mean(1), {"length": torch.zeros(1)}), INPUTS)
+    assert "module(x)[0]" in caught.value.hint
+    with pytest.raises(AuditImpossible, match="no tensor came"):
+        receptive_field(lambda x: None, INPUTS)

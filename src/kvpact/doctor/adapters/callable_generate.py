@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from kvpact.doctor.adapters.callable_step import LONGEST, Declared, as_array
+from kvpact.doctor.adapters.callable_claims import GENERATE_FORM, TOGETHER
+from kvpact.doctor.adapters.callable_step import LONGEST, as_array
+from kvpact.doctor.adapters.declared import Declarations
 from kvpact.doctor.adapters.resent import ResentSession, Shown
-from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.errors import Malformed, TargetUnusable
 from kvpact.doctor.target import Answer, Capability, Row, Session, Setting, Target
 from kvpact.errors import KvpactError
 
-_FORM = "give a list with one item a prompt: (tokens, scores), scores [tokens, vocab] or [tokens], or the tokens alone"
+_TOGETHER = frozenset({Capability.BATCH, Capability.RAGGED})
 
 
 class CallableGenerate(Target):
@@ -22,29 +24,32 @@ class CallableGenerate(Target):
 
     level = 0
 
-    def __init__(self, generate: Callable[..., Any], declared: Declared, *, name: str, vocab: int | None = None) -> None:
+    def __init__(self, generate: Callable[..., Any], declared: Declarations, *, name: str, vocab: int | None = None) -> None:
         self._generate = generate
         self.name = name
-        self.max_len = int(declared("max_len") or LONGEST)
-        self.eos = declared("eos")
-        self.block_size, self.window = declared("block_size"), declared("window")
-        said = vocab or declared("vocab_size")
+        self.max_len = declared.number("max_len") or LONGEST
+        self.block_size, self.window, self.eos = (declared.number(each) for each in ("block_size", "window", "eos"))
+        said = vocab or declared.number("vocab_size")
+        self._told = declared.told()
+        self.claims = dict.fromkeys(_TOGETHER, TOGETHER)
+        self.untrue: dict[Capability, str] = {}
         self.scores = "none"
-        self.vocab_size = int(said or 0)
-        self.vocab_size = self._probed(None if said is None else int(said))
-        found = {Capability.GENERATE, Capability.BATCH, Capability.RAGGED}
+        self.vocab_size = said or 0
+        self.vocab_size = self._probed(said)
+        found = {Capability.GENERATE} | self._tried_together()
         self.capabilities = frozenset(found | ({Capability.FULL_ROWS} if self.scores == "of every token" else set()))
 
     def open(self, setting: Setting) -> Session:
         return ResentSession(self._send)
 
     def describe(self) -> Mapping[str, str]:
-        return {"engine": f"callable {self.name}", "vocabulary": str(self.vocab_size), "scores": self.scores}
+        return {"engine": f"callable {self.name}", "vocabulary": str(self.vocab_size), "scores": self.scores, **self._told}
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Answer]:
         given = self._generate([list(prompt) for prompt in prompts], new_tokens)
         if isinstance(given, (str, bytes)) or not hasattr(given, "__len__") or len(given) != len(prompts):
-            raise TargetFailed(f"{self.name} was given {len(prompts)} prompts and gave {_said(given)}", hint=_FORM)
+            count = f"{len(prompts)} prompt{'s' if len(prompts) > 1 else ''}"
+            raise Malformed(f"{self.name} was given {count} and gave {_said(given)}", hint=GENERATE_FORM)
         return [self._answer(item, new_tokens) for item in given]
 
     def _send(self, whole: Mapping[str, tuple[int, ...]], new: Mapping[str, int]) -> Mapping[str, Shown]:
@@ -53,27 +58,41 @@ class CallableGenerate(Target):
 
     def _answer(self, item: Any, new_tokens: int) -> Answer:
         paired = isinstance(item, tuple) and len(item) == 2 and hasattr(item[0], "__len__")
-        tokens = tuple(int(token) for token in (item[0] if paired else item))
+        tokens = self._tokens(item[0] if paired else item)
         ended = self.eos is not None and tokens[-1:] == (self.eos,)
         if len(tokens) > new_tokens or (len(tokens) < new_tokens and not ended):
-            raise TargetFailed(
+            raise Malformed(
                 f"{self.name} gave {len(tokens)} tokens for max_new_tokens={new_tokens}",
                 hint="it must go on to the limit; say `eos` if a token ends it, and leave the prompt out",
             )
         return Answer(tokens=tokens, rows=self._rows(tokens, as_array(item[1]) if paired else None))
 
+    def _tokens(self, given: Any) -> tuple[int, ...]:
+        try:
+            tokens = tuple(int(token) for token in given)
+        except (TypeError, ValueError) as error:
+            raise Malformed(f"{self.name} gave {_said(given)} for an answer's tokens: {error}", hint=GENERATE_FORM) from error
+        if wrong := [token for token in tokens if token < 0 or 0 < self.vocab_size <= token]:
+            raise Malformed(
+                f"{self.name} gave token {wrong[0]}, and the vocabulary has {self.vocab_size}", hint="correct vocab_size, or the token"
+            )
+        return tokens
+
     def _rows(self, tokens: Sequence[int], scores: Any) -> tuple[Row, ...]:
         if scores is None:
             return tuple(np.full(self.vocab_size, np.nan) for _ in tokens)
-        if scores.ndim == 2 and len(scores) == len(tokens):
+        whole = scores.ndim == 2 and len(scores) == len(tokens)
+        if whole and self.vocab_size and scores.shape[1] != self.vocab_size and self.scores != "none":
+            raise Malformed(f"{self.name} gave {scores.shape[1]} scores, and the vocabulary has {self.vocab_size}", hint=GENERATE_FORM)
+        if whole:
             self.scores = "of every token"
             return tuple(scores)
         if scores.ndim != 1 or len(scores) != len(tokens):
-            raise TargetFailed(f"{self.name} gave {len(tokens)} tokens and scores of shape {list(scores.shape)}", hint=_FORM)
+            raise Malformed(f"{self.name} gave {len(tokens)} tokens and scores of shape {list(scores.shape)}", hint=GENERATE_FORM)
         self.scores = "of its own tokens"
         rows = np.full((len(tokens), self.vocab_size), np.nan)
         for row, token, score in zip(rows, tokens, scores, strict=True):
-            if token < self.vocab_size:
+            if token < self.vocab_size:  # while the vocabulary is still looked for, there is no room
                 row[token] = score
         return tuple(rows)
 
@@ -95,6 +114,19 @@ class CallableGenerate(Target):
         if seen is not None and said is not None and seen != said:
             raise TargetUnusable(f"{self.name} gives {seen} scores, and vocab_size is {said}", hint="correct the number, or leave it out")
         return int(seen or said or 0)
+
+    def _tried_together(self) -> frozenset[Capability]:
+        try:
+            self.generate([[0, 1, 2], [3]], 2, Setting())
+        except Malformed as error:
+            self.untrue = dict.fromkeys(_TOGETHER, error.message)
+            why = error.message
+        except Exception as error:  # it can't do that: no fault, but it is told
+            why = f"{type(error).__name__}: {error}"
+        else:
+            return _TOGETHER
+        self._told["no batch"] = f"several prompts: {why}"
+        return frozenset()
 
 
 def _said(given: Any) -> str:

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpact.doctor.errors import TargetFailed, TargetUnusable
-from kvpact.doctor.target import Capability, Row, Session, Setting, Target
+from kvpact.doctor.adapters import callable_claims as claims
+from kvpact.doctor.adapters.callable_claims import STEP_FORM
+from kvpact.doctor.adapters.declared import Declarations
+from kvpact.doctor.errors import Malformed, TargetFailed, TargetUnusable
+from kvpact.doctor.target import Capability, Claim, Row, Session, Setting, Target
 from kvpact.errors import KvpactError
 
 #: Tokens of a context where nobody says how many there may be.
 LONGEST = 256
-_FORM = "give (logits, state): logits [rows, vocab] of each row's last token, or a list of [tokens of the row, vocab]"
 
 Step = Callable[..., Any]
-#: The name of a declaration -> its value, None where there is none.
-Declared = Callable[[str], Any]
 
 
 class CallableStep(Target):
@@ -30,23 +30,27 @@ class CallableStep(Target):
 
     level = 1
 
-    def __init__(self, step: Step, declared: Declared, *, name: str) -> None:
+    def __init__(self, step: Step, declared: Declarations, *, name: str) -> None:
         self.step = step
         self.name = name
         self.again: Callable[[str], Target] | None = None
-        self.max_len = int(declared("max_len") or LONGEST)
-        self.block_size, self.window = declared("block_size"), declared("window")
-        self.cut, self.order = declared("truncate"), declared("reorder")
-        self._told: dict[str, str] = {}
+        self.max_len = declared.number("max_len") or LONGEST
+        self.block_size, self.window = declared.number("block_size"), declared.number("window")
+        self.cut, self.order = declared.function("truncate", "length", step), declared.function("reorder", "rows", step)
+        copyable, vocab = declared.flag("copyable"), declared.number("vocab_size")
+        self.claims = _claims(declared)
         self.pads = "pad_id" in _names(step)
-        found = {Capability.FULL_ROWS, Capability.ABORT}
-        found |= {Capability.FORK, Capability.SAVE} if declared("copyable") else set()
-        found |= {Capability.TRUNCATE} if callable(self.cut) else set()
-        self.vocab_size, more = self._probed(declared("vocab_size"))
+        self.untrue: dict[Capability, str] = {}
+        self._told = declared.told()
+        found = {Capability.FULL_ROWS, Capability.ABORT, Capability.UNTOLD_REUSE}
+        found |= {Capability.FORK, Capability.SAVE} if copyable else set()
+        found |= {Capability.TRUNCATE} if self.cut else set()
+        self.vocab_size, self.shows_all = 0, False
+        self.vocab_size, more = self._probed(vocab)
         found |= more
         if Capability.BATCH in found:
             found |= {Capability.PADDING} if self.pads else set()
-            found |= {Capability.REORDER} if callable(self.order) else set()
+            found |= {Capability.REORDER} if self.order else set()
         self.capabilities = frozenset(found)
 
     def open(self, setting: Setting) -> Session:
@@ -59,12 +63,12 @@ class CallableStep(Target):
         return None if self.again is None else self.again(dtype)
 
     def call(self, token_ids: list[list[int]], state: Any, pad_id: int | None = None) -> tuple[list[list[Row]], Any]:
-        """Rows by row of the batch. Raises TargetFailed for what is no answer."""
+        """Rows by row of the batch. Raises Malformed for what is no answer."""
         given = {} if pad_id is None else {"pad_id": pad_id}
         answer = self.step(token_ids, state, **given)
         if not isinstance(answer, tuple) or len(answer) != 2:
-            raise TargetFailed(f"{self.name} gave {_shape(answer)}, not a pair", hint=_FORM)
-        return rows_of(answer[0], [len(row) for row in token_ids], self.name), answer[1]
+            raise Malformed(f"{self.name} gave {_shape(answer)}, not a pair", hint=STEP_FORM)
+        return rows_of(answer[0], [len(row) for row in token_ids], self.name, self.vocab_size, whole=self.shows_all), answer[1]
 
     def _probed(self, vocab: int | None) -> tuple[int, set[Capability]]:
         """The vocabulary, and what a few calls show that it can do. Raises TargetUnusable."""
@@ -78,20 +82,25 @@ class CallableStep(Target):
                 f"{self.name} failed on three tokens and one more: {type(error).__name__}: {error}",
                 hint="it is called as step([[0, 1, 2]], None), then as step([[3]], state)",
             ) from error
-        if vocab is not None and int(vocab) != last.size:
+        if vocab is not None and vocab != last.size:
             raise TargetUnusable(
                 f"{self.name} gives {last.size} logits, and says vocab_size={vocab}", hint="correct vocab_size, or leave it out"
             )
+        self.vocab_size, self.shows_all = int(last.size), bool(shown)
         found = {Capability.ALL_ROWS} if shown else set()
         found |= self._tried("several tokens at once after the first call", Capability.CHUNK, [[0, 1, 2]], [[3, 0]])
-        found |= self._tried("several rows", Capability.BATCH, [[0, 1, 2], [3]], [[0], [1]])
-        return int(last.size), found
+        found |= self._tried("two rows of different lengths", Capability.BATCH, [[0, 1, 2], [3]], [[0], [1]])
+        return self.vocab_size, found
 
     def _tried(self, what: str, capability: Capability, *calls: list[list[int]]) -> set[Capability]:
         state = None
         try:
             for token_ids in calls:
                 _, state = self.call(token_ids, state)
+        except Malformed as error:
+            self.untrue[capability] = error.message
+            self._told[f"no {capability.value}"] = f"{what}: {error.message}"
+            return set()
         except Exception as error:  # it can't do that: no fault, but it is told
             self._told[f"no {capability.value}"] = f"{what}: {type(error).__name__}: {error}"
             return set()
@@ -137,7 +146,7 @@ class _StepSession(Session):
     def truncate(self, name: str, length: int) -> None:
         group = self._alone(name)
         assert self._target.cut is not None, "rules ask for the capability"
-        group.state = self._target.cut(group.state, length)
+        group.state = _given_back("truncate", self._target.cut(group.state, length), group.state)
         group.lengths[name] = length
 
     def fork(self, name: str, new: str) -> None:
@@ -148,7 +157,7 @@ class _StepSession(Session):
         taken = dict(zip(names, sources, strict=True))
         order = [group.names.index(taken[name]) for name in group.names]
         assert self._target.order is not None, "rules ask for the capability"
-        group.state = self._target.order(group.state, order)
+        group.state = _given_back("reorder", self._target.order(group.state, order), group.state)
         group.lengths = {name: group.lengths[taken[name]] for name in group.names}
 
     def abort(self, name: str) -> None:
@@ -163,25 +172,49 @@ class _StepSession(Session):
         self._groups[name] = _Group(names=[name], state=copy.deepcopy(saved.state), lengths={name: length})
 
 
-def rows_of(logits: Any, counts: Sequence[int], name: str) -> list[list[Row]]:
-    """counts: tokens that each row was given. One row of scores for each token, or the last one's. Raises TargetFailed."""
+def _claims(declared: Declarations) -> dict[Capability, Claim]:
+    copyable = claims.copyable(declared.where("copyable"))
+    return {
+        Capability.BATCH: claims.BATCH,
+        Capability.CHUNK: claims.CHUNK,
+        Capability.PADDING: claims.PADDING,
+        Capability.FORK: copyable,
+        Capability.SAVE: copyable,
+        Capability.TRUNCATE: claims.truncate(declared.where("truncate")),
+        Capability.REORDER: claims.reorder(declared.where("reorder")),
+    }
+
+
+def _given_back(name: str, state: Any, before: Any) -> Any:
+    """Without a state the step would begin anew, and nobody would see why."""
+    if state is None and before is not None:
+        raise Malformed(f"{name}(state, ...) gave None", hint="give the state back, even where it was changed in place")
+    return state
+
+
+def rows_of(logits: Any, counts: Sequence[int], name: str, vocab: int = 0, *, whole: bool = False) -> list[list[Row]]:
+    """counts: tokens that each row was given. One row of scores for each token, or the last one's. vocab: how many scores, where that
+    is known. whole: earlier calls gave a row for each token, so one row alone is none for several. Raises Malformed."""
     try:
         parts = [as_array(part) for part in logits]
     except (TypeError, ValueError) as error:
-        raise TargetFailed(f"{name} gave {_shape(logits)} for logits: {error}", hint=_FORM) from error
+        raise Malformed(f"{name} gave {_shape(logits)} for logits: {error}", hint=STEP_FORM) from error
     if len(parts) != len(counts):
-        raise TargetFailed(f"{name} was given {len(counts)} rows and gave logits of {len(parts)}", hint=_FORM)
+        raise Malformed(f"{name} was given {len(counts)} rows and gave logits of {len(parts)}", hint=STEP_FORM)
     rows: list[list[Row]] = []
     for place, (part, count) in enumerate(zip(parts, counts, strict=True)):
         if part.ndim == 1 and part.size > 1:
             rows.append([part])
-        elif part.ndim == 2 and part.shape[0] == count and part.shape[1] > 1:
+        elif part.ndim == 2 and part.shape[0] in ({count} if whole else {count, 1}) and part.shape[1] > 1:
             rows.append(list(part))
         else:
-            raise TargetFailed(
-                f"{name}: row {place} was given {count} tokens, and its logits have the shape {list(part.shape)}",
-                hint=f"{_FORM}; cut the padding off",
+            tokens = f"{count} token{'s' if count > 1 else ''}"
+            raise Malformed(
+                f"{name}: row {place} was given {tokens}, and its logits have the shape {list(part.shape)}",
+                hint=f"{STEP_FORM}; cut the padding off",
             )
+        if vocab and part.shape[-1] != vocab:
+            raise Malformed(f"{name}: row {place} has {part.shape[-1]} scores, and the first call gave {vocab}", hint=STEP_FORM)
     return rows
 
 

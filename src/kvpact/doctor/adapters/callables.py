@@ -14,6 +14,7 @@ from typing import Any
 
 from kvpact.doctor.adapters.callable_generate import CallableGenerate
 from kvpact.doctor.adapters.callable_step import CallableStep
+from kvpact.doctor.adapters.declared import Declarations, plain
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.target import Target
 
@@ -34,53 +35,43 @@ def load(text: str, *, vocab: int | None = None, dtype: str | None = None) -> Ta
 
 
 def as_callable_target(found: Any, *, name: str, vocab: int | None = None, dtype: str | None = None) -> Target:
-    """Of a callable, an object, or what makes one. Raises TargetUnusable."""
-    made = made_at = None
-    if _makes(found):
-        made_at = _at_precision(found, name, vocab)
-        made = _call(found, name, dtype)
-        if _makes(made):
-            raise TargetUnusable(f"{name} gives {type(made).__name__}, which is no step and no generate", hint=_PROTOCOL)
-    elif dtype is not None:
-        raise TargetUnusable(f"{name} takes no dtype", hint="name a factory with an argument `dtype`, or leave --dtype out")
-    target = _target(found if made is None else made, name, vocab)
-    if made_at is not None and isinstance(target, CallableStep):
-        target.again = made_at
+    """Of a callable, an object, a target's name, or what makes one of these. Raises TargetUnusable."""
+    if not makes(found):
+        if dtype is not None:
+            raise TargetUnusable(f"{name} takes no dtype", hint="name a factory with an argument `dtype`, or leave --dtype out")
+        return _target(found, name, vocab)
+    made = _call(found, name, dtype)
+    if made is None or makes(made):
+        raise TargetUnusable(f"{name}() gives {_named(made)}, which is no step and no generate", hint=f"let it return one: {_PROTOCOL}")
+    target = _target(made, _named(made) if "<lambda>" in name else name, vocab)
+    if isinstance(target, CallableStep):
+        target.again = _at_precision(found, name, vocab)
     return target
 
 
 def _target(found: Any, name: str, vocab: int | None) -> Target:
     if isinstance(found, Target):
         return found
+    if isinstance(found, str):
+        from kvpact.doctor.resolve import Options, resolve
+
+        return resolve(found, Options(vocab=vocab))
     if hasattr(found, "config") and hasattr(found, "forward"):
         from kvpact.doctor.adapters.huggingface import HuggingFace
 
         return HuggingFace(found, name=name)
-    attributes = Attributes(found)
-    function = attributes.get("step") if not _plain(found) else None
+    declared = Declarations(found)
+    function = declared.get("step") if not plain(found) else None
     if callable(function):
-        return CallableStep(function, attributes.get, name=name)
-    function = attributes.get("generate") if not _plain(found) else None
+        return CallableStep(function, declared, name=name)
+    function = declared.get("generate") if not plain(found) else None
     if callable(function):
-        return CallableGenerate(function, attributes.get, name=name, vocab=vocab)
+        return CallableGenerate(function, declared, name=name, vocab=vocab)
     if not callable(found):
         raise TargetUnusable(f"{name} is {type(found).__name__}, which is no callable and has no step or generate", hint=_PROTOCOL)
     if _generates(found, name):
-        return CallableGenerate(found, attributes.get, name=name, vocab=vocab)
-    return CallableStep(found, attributes.get, name=name)
-
-
-class Attributes:
-    """What is declared beside a callable: on the object itself; for a plain function in its module too."""
-
-    def __init__(self, found: Any) -> None:
-        self._homes = [found]
-        if _plain(found):
-            self._homes.append(sys.modules.get(found.__module__))
-
-    def get(self, name: str) -> Any:
-        """None where it is not declared."""
-        return next((getattr(home, name) for home in self._homes if hasattr(home, name)), None)
+        return CallableGenerate(found, declared, name=name, vocab=vocab)
+    return CallableStep(found, declared, name=name)
 
 
 def _imported(name: str) -> Any:
@@ -101,10 +92,6 @@ def _imported(name: str) -> Any:
         ) from error
 
 
-def _plain(found: Any) -> bool:
-    return hasattr(found, "__code__")
-
-
 def _parameters(found: Any) -> list[Parameter]:
     """Those that can be given by place; none where Python can't tell."""
     try:
@@ -114,11 +101,30 @@ def _parameters(found: Any) -> list[Parameter]:
     return [one for one in all_of_them if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
 
 
-def _makes(found: Any) -> bool:
-    """A class, or a function that can be called without arguments."""
+def makes(found: Any) -> bool:
+    """Whether it is to be called for an engine, and is none itself: a class, or what can be called without arguments."""
     if isclass(found):
         return True
-    return _plain(found) and all(one.default is not Parameter.empty for one in _parameters(found))
+    if not plain(found) and (not callable(found) or _engine(found) or not _told(found)):
+        return False
+    return all(one.default is not Parameter.empty for one in _parameters(found))
+
+
+def _engine(found: Any) -> bool:
+    return isinstance(found, Target) or any(hasattr(found, name) for name in ("step", "generate", "forward"))
+
+
+def _told(found: Any) -> bool:
+    """Whether Python can tell what it takes."""
+    try:
+        signature(found)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _named(found: Any) -> str:
+    return str(getattr(found, "__qualname__", type(found).__qualname__))
 
 
 def _call(make: Callable[..., Any], name: str, dtype: str | None) -> Any:
@@ -130,7 +136,10 @@ def _call(make: Callable[..., Any], name: str, dtype: str | None) -> Any:
     try:
         return make(**given)
     except Exception as error:  # whatever a user's factory raises
-        raise TargetUnusable(f"{name}() failed: {type(error).__name__}: {error}", hint="it is called without arguments") from error
+        raise TargetUnusable(
+            f"{name}() failed: {type(error).__name__}: {error}",
+            hint="what can be called without arguments is taken for what makes the engine; " + _PROTOCOL,
+        ) from error
 
 
 def _at_precision(make: Callable[..., Any], name: str, vocab: int | None) -> Callable[[str], Target] | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from kvpact.doctor.audit.result import Audit, AuditImpossible
 from kvpact.doctor.audit.tensors import walk
@@ -79,7 +80,9 @@ def audit_visibility(
 
     axes: of the places in input and output: (1,) for [batch, length, dim], (1, 2) for [batch, height, width, dim]. declared: what to
     call the expectation in a finding. Leaks and missing places are findings, each with a grid: o seen, . hidden, L leak, M missing.
+    Raises AuditImpossible for what is no function of one tensor, with the way to wrap it, and for what can't be told.
     """
+    _tried(module, inputs)
     shape = tuple(inputs.shape[axis] for axis in axes)
     field = receptive_field(module, inputs, axes=axes, draws=draws, alphabet=alphabet)
     wanted = matrix(expected, shape)
@@ -180,13 +183,46 @@ def _changed(base: Tensor, other: Tensor, axes: Sequence[int], place: Sequence[A
     return changed
 
 
+def _tried(call: Callable[[Tensor], Any], inputs: Tensor) -> None:
+    """Says how to wrap what takes more than one tensor. Raises AuditImpossible."""
+    name = getattr(call, "__name__", type(call).__name__)
+    needed = _needed(call)
+    if len(needed) > 1:
+        given = ", ".join("x" for _ in needed)
+        raise AuditImpossible(
+            f"{name} takes {len(needed)} inputs ({', '.join(needed)}), and one tensor is what is changed",
+            hint=f"wrap it: audit_visibility(lambda x: module({given}), ...), and module({given})[0] where it returns a tuple",
+        )
+    try:
+        with torch.no_grad():
+            call(inputs.clone())
+    except Exception as error:  # whatever a user's module raises
+        raise AuditImpossible(
+            f"{name} broke off on inputs of shape {tuple(inputs.shape)}: {type(error).__name__}: {error}",
+            hint="give inputs that it takes, or wrap it: audit_visibility(lambda x: module(x, mask=...), ...)",
+        ) from error
+
+
+def _needed(call: Any) -> list[str]:
+    """Arguments without which it can't be called; none where Python can't tell."""
+    try:
+        parameters = signature(call.forward if isinstance(call, nn.Module) else call).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+
+
 def _output(given: Any, shape: Sequence[int], axes: Sequence[int]) -> Tensor:
     """The first tensor that has the places, with these in front: [places, rest]."""
     for _, tensor in walk(given):
         if tensor.dim() > max(axes) and tuple(tensor.shape[axis] for axis in axes) == tuple(shape):
             moved = tensor.detach().movedim(tuple(axes), tuple(range(len(axes))))
             return moved.reshape(int(np.prod(shape)), -1).clone()
-    raise AuditImpossible(f"no output has the {tuple(shape)} places of the input", hint="wrap the module: audit a function of one tensor")
+    seen = ", ".join(str(tuple(tensor.shape)) for _, tensor in walk(given)) or "no tensor"
+    raise AuditImpossible(
+        f"no output has the {tuple(shape)} places of the input on axes {tuple(axes)}: {seen} came",
+        hint="wrap it so that it returns that tensor: audit_visibility(lambda x: module(x)[0], ...); or name other axes",
+    )
 
 
 def _moved(before: Tensor, after: Tensor) -> Grid:

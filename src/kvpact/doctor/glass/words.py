@@ -90,6 +90,10 @@ _REMEDIES: Mapping[tuple[str, str], Remedy] = {
         "entries of an earlier request were taken over for tokens that this request does not share with it",
         "take over only whole blocks whose tokens are all equal, and count the hit in the same unit",
     ),
+    ("KV205", "turns"): (
+        "both requests' entries lie in one place: a cache that is an attribute of an object or a module, and not a part of each state",
+        "keep each request's cache in its own state, and hand it in with each call",
+    ),
     ("KV205", ""): (
         "rows or block tables of two requests are exchanged or overlap",
         "check which row, slot or table this request's step used; reorder caches only together with their requests",

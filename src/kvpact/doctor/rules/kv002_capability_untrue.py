@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, passed
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Submit, Truncate, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Setting
+from kvpact.doctor.target import Capability, Claim, Setting
+from kvpact.errors import KvpactError
 
 _CAUSE = "the adapter declares what its engine, in this version or with this cache, does not have"
 _CURE = "take the capability out of the adapter's declaration, or make its method do what the docstring of Session says"
@@ -23,16 +25,18 @@ def declared(exam: Exam) -> Verdict:
     exam.run(_fed(exam))  # a target that can't even be fed is an error, and no untrue declaration
     findings, used = [], []
     for capability, (program, look) in _TRIALS.items():
-        if not exam.target.can(capability):
+        seen = exam.target.untrue.get(capability)
+        if not exam.target.can(capability) and seen is None:
             continue
         trial = program(exam)
         if not exam.target.can(*trial.needs):
             continue
         used.append(capability.value)
-        wrong = _tried(exam, trial, look)
+        wrong = _tried(exam, trial, look) or seen
         if wrong is not None:
-            findings.append(_finding(capability, wrong, trial))
-    return failed(*findings) if findings else passed(f"used once each: {', '.join(used) or 'nothing is declared'}")
+            findings.append(_finding(capability, exam.target.claims.get(capability), wrong, trial))
+    told = {(finding.what, finding.got): finding for finding in findings}  # several capabilities may rest on one claim
+    return failed(*told.values()) if told else passed(f"used once each: {', '.join(used) or 'nothing is declared'}")
 
 
 #: What is wrong with what was seen, given the exam, the open session and the rows by step; None when nothing is.
@@ -51,23 +55,21 @@ def _tried(exam: Exam, program: Program, look: Look) -> str | None:
         execution = exam.run(program, inspect=inspect)
     except OutOfTime:
         raise
+    except KvpactError as error:
+        return error.message
     except Exception as error:  # whatever it raises: it was said to be possible
         return f"{type(error).__name__}: {error}"
     return said[0] if look in _ON_SESSION else look(exam, None, execution)
 
 
-def _finding(capability: Capability, wrong: str, program: Program) -> Finding:
-    return Finding(
-        code="KV002",
+def _finding(capability: Capability, claim: Claim | None, wrong: str, program: Program) -> Finding:
+    words = claim or Claim(
         what=f"the target declares {capability.value}, and does not have it",
         expected=_EXPECTED.get(capability, "the program runs"),
-        got=wrong,
-        where=Where(),
-        exact=True,
         cause=_CAUSE,
         cure=_CURE,
-        program=program,
     )
+    return Finding(code="KV002", got=wrong, where=Where(), exact=True, program=program, **asdict(words))
 
 
 def _fed(exam: Exam) -> Program:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
-from kvpact.doctor.compare import Case, Words, against, lengths
-from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Outcome, Verdict, inconclusive
+from kvpact.doctor.compare import Case, Words, against, lengths, sure
+from kvpact.doctor.exam import Exam, Gap
+from kvpact.doctor.finding import Finding, Outcome, Verdict, failed, inconclusive
+from kvpact.doctor.lineage import swapped
+from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, Size
 from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -14,6 +19,10 @@ from kvpact.doctor.target import Capability
 _DECODED = 2
 _CAUSE = "what is taken over does not belong to these tokens at these places: one entry too few or too many, or another's"
 _CURE = "print cached length, position of the first new token and the tokens behind each reused entry; compare with a cold run"
+_UNTOLD_CAUSE = (
+    "something of an earlier prompt is taken over that is not worth the tokens that both share: too much matches, more is kept than what "
+    "matches, or what is handed out goes on being changed by another call"
+)
 _WORDS = Words(
     code="KV104",
     what="a prompt that hits parts from the same prompt cold at position {position}, when {case}",
@@ -26,12 +35,25 @@ _WORDS = Words(
 def hits(exam: Exam) -> Verdict:
     """The same prompt again, another end on the same beginning, more of the same, less of it, and what a batch left."""
     common = max(lengths(exam, (40,)))
+    cases = _cases(exam, common)
+    if exam.target.can(Capability.BATCH) or exam.target.can(Capability.RAGGED):
+        cases.append(("it came before beside a shorter prompt, in one batch", lambda tag: _from_batch(exam, tag, common)))
+    verdict = against(exam, cases, _WORDS, reuse=True)
+    if verdict.outcome is Outcome.PASSED and exam.target.can(Capability.USAGE) and not _hit(exam, cases[1][1]("control")):
+        return inconclusive("nothing was taken over in these runs, so nothing was checked: is reuse on?")
+    return verdict
 
+
+def _cases(exam: Exam, common: int) -> list[Case]:
     def case(label: str, common: int, before: int, after: int) -> Case:
+        before = min(before, max(0, exam.target.max_len - common))
+
         def build(tag: str) -> Program:
             shared = exam.tokens(f"{tag} shared", common)
-            first = (*shared, *exam.tokens(f"{tag} first", before))
-            second = (*shared, *exam.tokens(f"{tag} second", after))
+            ends = exam.tokens(f"{tag} first", before), exam.tokens(f"{tag} second", after)
+            if before and after and ends[0][0] == ends[1][0]:  # no more is shared than is said
+                ends = ends[0], (exam.other_token(ends[0][0]), *ends[1][1:])
+            first, second = (*shared, *ends[0]), (*shared, *ends[1])
             return Program(
                 steps=feed("warm", (*second, *exam.tokens(f"{tag} end", _DECODED)), len(second), *[1] * (_DECODED - 1)),
                 before=(Program(steps=feed("first", first)),),
@@ -39,18 +61,72 @@ def hits(exam: Exam) -> Verdict:
 
         return label, build
 
-    cases = [
+    return [
         case("the same prompt comes again", common, 0, 0),
         case("the prompt goes on where an earlier one ended", common, 0, 7),
         case("a longer prompt with the same beginning came before", common, 40, 1),
         *(case(f"the first {length} tokens are shared", length, 13, 5) for length in lengths(exam, (3, 16, 40))),
     ]
-    if exam.target.can(Capability.BATCH) or exam.target.can(Capability.RAGGED):
-        cases.append(("it came before beside a shorter prompt, in one batch", lambda tag: _from_batch(exam, tag, common)))
-    verdict = against(exam, cases, _WORDS, reuse=True)
-    if verdict.outcome is Outcome.PASSED and exam.target.can(Capability.USAGE) and not _hit(exam, cases[1][1]("control")):
-        return inconclusive("nothing was taken over in these runs, so nothing was checked: is reuse on?")
-    return verdict
+
+
+def untold(exam: Exam) -> Verdict:
+    """Nobody says whether anything is taken over, and nothing turns it off: prompts that share a beginning with earlier ones, beside the
+    same tokens fed one by one, which no store of prompts has a part in. Each run has tokens of its own, so that none meets what an earlier
+    one left. What prompts that share nothing show is a floor, too: KV001 repeats a prompt, and where nothing can be judged by its floor,
+    that may be a hit's fault."""
+    turns = count()
+    cases = [
+        *_cases(exam, max(lengths(exam, (17,)))),
+        ("the prompt goes on where an earlier one was answered", lambda tag: _answered(exam, tag)),
+    ]
+    floor = max(_stepped(exam, replace(build(f"untold {label}"), before=()), turns).effect for label, build in cases[:3])
+    if floor >= 1:
+        return inconclusive(f"prompts that share nothing are {floor:.2g} nats from single steps, as KV101 tells: hits can't be judged")
+    floor = max(floor, exam.noise.floor if exam.judges else 0.0)
+    least = max(AMPLIFIED, FAR * floor)
+
+    def fails(program: Program) -> bool:
+        """With its neighbour, twice, and not without."""
+        again = all(_stepped(exam, program, turns).effect > least for _ in range(2))
+        return bool(program.before) and again and _stepped(exam, replace(program, before=()), turns).effect <= least
+
+    compared, unclear = 0, 0.0
+    for label, build in cases:
+        program = build(f"untold {label}")
+        gap = _stepped(exam, program, turns)
+        compared += gap.compared
+        if gap.effect > least and fails(program):
+            return failed(_untold(exam, label, replace(gap, size=Size.FAULT), floor, exam.smallest(program, fails)))
+        if gap.effect > max(NEAR * floor, LEAST):
+            unclear = max(unclear, gap.effect)
+    if unclear:
+        why = "but not each time, or without the other prompt as well" if unclear > least else "a wider precision would tell"
+        return inconclusive(f"{unclear:.2g} nats, where prompts that share nothing give {floor:.2g}: {why}")
+    return sure(exam, f"{compared} rows after prompts with the same beginning equal to single steps", compared)
+
+
+def _answered(exam: Exam, tag: str) -> Program:
+    """What was stored after the prompt must not grow with its answer."""
+    prompt, answer = exam.tokens(f"{tag} shared", 9), exam.tokens(f"{tag} answer", 3)
+    end = (exam.other_token(answer[0]), *exam.tokens(f"{tag} end", 2))
+    return Program(steps=feed("warm", (*prompt, *end)), before=(Program(steps=feed("first", (*prompt, *answer), 9, 1, 1, 1)),))
+
+
+def _stepped(exam: Exam, program: Program, turns: Iterator[int]) -> Gap:
+    """Of `warm`, with ids exchanged, beside its tokens one by one in a session that comes later."""
+    first = min(8, exam.num_ids // 4)
+    ids = list(range(first, exam.num_ids))
+    exam.random(f"untold {next(turns)}").shuffle(ids)
+    fresh = swapped(program, dict(enumerate(ids, first)))
+    tokens = next((step.tokens for step in fresh.steps if isinstance(step, Submit)), ())
+    return exam.between(Program(steps=feed("warm", tokens, *[1] * len(tokens))), fresh)
+
+
+def _untold(exam: Exam, label: str, gap: Gap, floor: float, program: Program) -> Finding:
+    position = None if gap.seen is None else gap.seen.position
+    what = f"a prompt parts from the same tokens fed one by one at position {position}, when {label}"
+    found = exam.finding("KV104", what, gap, program, cause=_UNTOLD_CAUSE, cure=_CURE)
+    return replace(found, floor=floor, expected="the log-probabilities of the same tokens, fed one by one to a new context")
 
 
 def _from_batch(exam: Exam, tag: str, common: int) -> Program:
@@ -78,7 +154,10 @@ RULE = Rule(
             "garbage on prefix cache hits",
             "answers get worse as the server warms up",
         ),
-        checks="A prompt is fed after others that share its beginning, with reuse on; it is compared with the same prompt with reuse off.",
+        checks=(
+            "A prompt is fed after others that share its beginning, with reuse on; it is compared with the same prompt with reuse off. "
+            "Where nobody says whether anything is reused, it is compared with its tokens fed one by one."
+        ),
         matters="A hit is an optimisation that the client can't see: it must not be able to see it in the answer.",
         lookalikes="Cold and warm prompts may run through different kernels: that stays near the floor, and warm agrees with warm.",
         causes=(
@@ -87,5 +166,8 @@ RULE = Rule(
         ),
         seen_in=("waybarrios/vllm-mlx#311", "waybarrios/vllm-mlx#380", "vllm-project/vllm#17305"),
     ),
-    ways=(Way(name="hits", needs=frozenset({Capability.REUSE}), check=hits),),
+    ways=(
+        Way(name="hits", needs=frozenset({Capability.REUSE}), check=hits),
+        Way(name="untold", needs=frozenset({Capability.UNTOLD_REUSE}), check=untold),
+    ),
 )

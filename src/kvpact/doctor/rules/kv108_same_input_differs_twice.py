@@ -30,6 +30,8 @@ def histories(exam: Exam) -> Verdict:
 
 
 def _small(exam: Exam, worst: float) -> Verdict:
+    if np.isnan(worst):
+        return inconclusive("the target shows no scores to compare")
     if worst <= max(LEAST, FAR * exam.noise.floor):
         return passed(f"repeats differ by {worst:.2g} nats, whatever ran before")
     return inconclusive(f"repeats differ by {worst:.2g} nats, but not with what ran before: is the engine busy with other work?")

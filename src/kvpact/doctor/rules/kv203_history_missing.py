@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
-from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, cold, exactly, finding, flipped
+from kvpact.doctor.finding import Finding, Verdict, failed, passed
+from kvpact.doctor.flips import changed, clearly, cold, exactly, finding, flipped, hardly
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.noise import Size, distance
@@ -35,7 +35,7 @@ def flip(exam: Exam) -> Verdict:
             if deaf is not None:
                 return failed(_told(exam, program, old, *deaf))
     if not looked:
-        return inconclusive("old tokens hardly move later rows, even in one pass: a missing one would not show")
+        return hardly(exam, "old tokens hardly move later rows, even in one pass: a missing one would not show")
     return passed(f"{looked} rows over the cache move with an old token as they do in one pass")
 
 

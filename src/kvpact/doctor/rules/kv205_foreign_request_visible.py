@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
-from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, moved, pairs, shared_scale
+from kvpact.doctor.finding import Finding, Verdict, failed, passed
+from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, hardly, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Advance, Program, Step, Submit
@@ -39,7 +39,7 @@ def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...]) -> Verdict:
         return shared_scale(exam) or failed(_told(exam, smallest))
     own = pairs(exam.run(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
     if not all(clearly(exam, seen.row, row) for seen, row in own):
-        return inconclusive("a token of the request itself hardly moves its rows: a neighbour's would not show either")
+        return hardly(exam, "a token of the request itself hardly moves its rows: a neighbour's would not show either")
     return passed(f"{len(own)} rows stay as they are when the neighbour's tokens change")
 
 
@@ -57,7 +57,8 @@ def _told(exam: Exam, program: Program) -> Finding:
     assert bad is not None
     seen, row = bad
     what = f"a row of request {seen.name} changes with the tokens of request b beside it"
-    return finding(exam, "KV205", what, seen, row, program, remedy("KV205", ""))
+    in_turns = all(len(step.counts) == 1 for step in program.steps if isinstance(step, Advance))
+    return finding(exam, "KV205", what, seen, row, program, remedy("KV205", "turns" if in_turns and exam.target.block_size is None else ""))
 
 
 RULE = Rule(
@@ -74,7 +75,7 @@ RULE = Rule(
         matters="It is the worst a cache can do: one user's words in another one's answer.",
         lookalikes="Another batch size changes roundings; equally many neighbours of equal lengths do not. Mixture-of-experts models "
         "share their experts' capacity among rows, and per-tensor quantisation shares a scale.",
-        causes=(remedy("KV205", ""), remedy("KV205", "keys"), remedy("KV205", "ended")),
+        causes=(remedy("KV205", ""), remedy("KV205", "turns"), remedy("KV205", "keys"), remedy("KV205", "ended")),
         seen_in=("waybarrios/vllm-mlx#380",),
     ),
     ways=(
