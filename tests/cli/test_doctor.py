@@ -51,6 +51,11 @@ def test_a_bare_target_is_examined(kvpact: Any) -> None:
     assert kvpact("doctor", "--select", "KV101", "toy:well")[0] == 0
 
 
+def test_rules_are_joined_by_commas(kvpact: Any) -> None:
+    _, _, err = kvpact("doctor", "toy:well", "--select", "KV101,KV103,KV301", "--ignore", "KV103,KV3")
+    assert [line.split()[0] for line in err.splitlines()] == ["KV001", "KV101"]
+
+
 def test_findings_come_first_and_end_with_code_1(kvpact: Any) -> None:
     code, out, _ = kvpact("doctor", "toy:forgets", "--select", "KV101")
     assert code == 1

@@ -128,9 +128,10 @@ class ChoiceOptions:
     """Which rules, and how hard."""
 
     select: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Only rules whose code starts so, or with this name; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="RULES", help="Only rules whose code starts so, or of this name: KV1,KV205. May be repeated."),
     ] = None
-    ignore: Annotated[list[str] | None, typer.Option(metavar="RULE", help="All but these; may be repeated.")] = None
+    ignore: Annotated[list[str] | None, typer.Option(metavar="RULES", help="All but these, written the same way.")] = None
     expected: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Rules known to fail, with reasons; else \\[tool.kvpact.doctor] in pyproject.toml."),

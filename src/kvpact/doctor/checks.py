@@ -74,7 +74,9 @@ class Check:
             pytest.skip(f"{result.outcome.value}: {result.reason}")
 
 
-def checks(make: Callable[[], Any], *, select: Iterable[str] = (), ignore: Iterable[str] = (), seed: int = 0) -> tuple[Check, ...]:
+def checks(
+    make: Callable[[], Any], *, select: str | Iterable[str] = (), ignore: str | Iterable[str] = (), seed: int = 0
+) -> tuple[Check, ...]:
     """One for each rule, all on one engine."""
     patient = Patient(make, seed=seed)
     return tuple(Check(rule=rule, patient=patient) for rule in chosen(select, ignore))
@@ -90,8 +92,8 @@ def expected_to_fail(reason: str) -> pytest.MarkDecorator:
 def parametrize_with_checks(
     make_target: Callable[[], Any],
     *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
+    select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
     seed: int = 0,
     expected: Mapping[str, str] | None = None,
 ) -> pytest.MarkDecorator:
@@ -101,7 +103,7 @@ def parametrize_with_checks(
         def test_my_engine(check):
             check()
 
-    expected: reasons by code of rules that are known to fail; their tests are marked xfail.
+    select, ignore: "KV1,KV2", or a list. expected: reasons by code of rules that are known to fail; their tests are marked xfail.
     """
     import pytest
 
