@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -12,6 +11,7 @@ from pkgutil import iter_modules
 from kvpact.doctor import rules
 from kvpact.doctor.codes import CODES
 from kvpact.doctor.errors import UnknownRule
+from kvpact.doctor.nearest import meant
 from kvpact.doctor.rule import Rule
 
 
@@ -31,9 +31,7 @@ def select(wanted: str | Iterable[str] = (), ignored: str | Iterable[str] = ()) 
     wanted, ignored = _words(wanted), _words(ignored)
     for word in (*wanted, *ignored):
         if not any(_fits(rule.code, word) for rule in all_rules()):
-            near = get_close_matches(word.lower(), CODES.values(), n=1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise UnknownRule(f"no rule is called {word!r}", hint=f"{meant}kvpact doctor rules lists them all")
+            raise UnknownRule(f"no rule is called {word!r}", hint=f"{meant(word, CODES.values())}kvpact doctor rules lists them all")
     chosen = [rule for rule in all_rules() if not wanted or any(_fits(rule.code, word) for word in wanted)]
     kept = [rule for rule in chosen if not any(_fits(rule.code, word) for word in ignored)]
     measurement = [rule for rule in all_rules() if rule.code == "KV001" and rule not in kept]

@@ -23,7 +23,7 @@ _PROTOCOL = "step(token_ids, state) -> (logits, state), or generate(token_ids, m
 def load(text: str, *, vocab: int | None = None, dtype: str | None = None) -> Target:
     """text: `module:attribute`, found from the current directory too. Raises TargetUnusable."""
     module_name, _, path = text.partition(":")
-    module = _imported(module_name)
+    module = imported(module_name)
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
@@ -83,7 +83,8 @@ class Attributes:
         return next((getattr(home, name) for home in self._homes if hasattr(home, name)), None)
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """A user's module, from the current directory too. Raises TargetUnusable."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
