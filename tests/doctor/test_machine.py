@@ -178,7 +178,7 @@ def test_programs_run_from_the_command_line(third_party: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["llama", "mistral"])
 def test_a_thousand_interleavings_leave_the_own_engine_as_it_promises(architecture: str, tmp_path: Path) -> None:
-    from kvpact.doctor.adapters.kvpact import load
+    from kvpact.doctor.adapters.kvpact_load import load
     from tiny_models import save_tiny_model
 
     save_tiny_model(tmp_path, architecture)

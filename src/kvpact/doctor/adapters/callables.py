@@ -15,6 +15,7 @@ from typing import Any
 from kvpact.doctor.adapters.callable_generate import CallableGenerate
 from kvpact.doctor.adapters.callable_step import CallableStep
 from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.nearest import meant
 from kvpact.doctor.target import Target
 
 _PROTOCOL = "step(token_ids, state) -> (logits, state), or generate(token_ids, max_new_tokens); docs/doctor.md tells more"
@@ -27,8 +28,10 @@ def load(text: str, *, vocab: int | None = None, dtype: str | None = None) -> Ta
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
-            names = ", ".join(name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name)))
-            raise TargetUnusable(f"{module_name} has no attribute {path}", hint=f"it has these callables: {names or 'none'}")
+            names = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]
+            raise TargetUnusable(
+                f"{module_name} has no attribute {path}", hint=f"{meant(path, names)}its callables are {', '.join(names) or 'none'}"
+            )
         found = getattr(found, part)
     return as_callable_target(found, name=text, vocab=vocab, dtype=dtype)
 
