@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -22,6 +25,7 @@ from kvpact.doctor.finding import Outcome, Report, Result
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.report.document import from_json
 from kvpact.doctor.resolve import Options
+from kvpact.doctor.runner import examine as run
 from kvpact.doctor.selftest import Found, Score
 from kvpact.doctor.target import Target
 from scripted import Scripted
@@ -142,17 +146,48 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_ctrl_c_shows_what_was_found_so_far(kvpact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(target: Target, rules: Any, *, watch: Any, **more: Any) -> Report:
-        result = Result(code="KV001", outcome=Outcome.PASSED, reason="r")
-        watch(rules[0], None)
-        watch(rules[0], result)
-        watch(rules[1], None)
+        run(target, rules[:2], watch=watch)
+        watch(rules[2], None)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kvpact.doctor.runner.examine", interrupted)
-    code, out, _ = kvpact("doctor", "toy:well", "--select", "KV101")
+    options = ("--json", "r.json", "--junit", "r.xml", "--html", "r.html", "--save-programs", "programs")
+    code, out, _ = kvpact("doctor", "toy:forgets", "--select", "KV101,KV103", *options)
     assert code == INTERRUPTED
-    assert "broken off: interrupted at KV101 cached-differs-from-recomputed" in out
-    assert "KV001" in out
+    assert "broken off: interrupted at KV103 chunked-differs-from-whole" in out
+    assert "KV101 cached-differs-from-recomputed" in out
+    assert "1 not reached: KV103" in out
+    report = from_json(Path("r.json").read_text())
+    assert (report.broken_off, report.unreached) == ("interrupted at KV103 chunked-differs-from-whole", ("KV103",))
+    assert [finding.code for finding in report.findings] == ["KV101"]
+    assert ElementTree.parse("r.xml").getroot()[0].get("skipped") == "1"
+    assert "Broken off: interrupted at KV103" in Path("r.html").read_text()
+    assert Path("programs/KV101-1.json").is_file()
+
+
+def test_ctrl_c_at_the_drawn_programs_keeps_what_rules_found(kvpact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **more: Any) -> Report:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvpact.doctor.machine.with_programs", interrupted)
+    code, out, _ = kvpact("doctor", "toy:forgets", "--select", "KV101", "--programs", "9", "--json", "r.json")
+    report = from_json(Path("r.json").read_text())
+    assert (code, report.broken_off, report.unreached) == (INTERRUPTED, "interrupted while programs were drawn", ())
+    assert "KV101 cached-differs-from-recomputed" in out
+
+
+@pytest.mark.parametrize(("programs", "expected"), [(30, Exit.FINE), (0, Exit.COULD_NOT_RUN)])
+def test_a_budget_of_ones_own_that_is_spent_is_told_and_no_mistake(
+    kvpact: Any, monkeypatch: pytest.MonkeyPatch, programs: int, expected: Exit
+) -> None:
+    """programs: that begin in time. Where no rule could look, there is nothing that a 0 could stand for."""
+    clock = chain(repeat(0.0, programs), repeat(float("inf")))
+    monkeypatch.setattr("kvpact.doctor.exam.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    code, out, _ = kvpact("doctor", "toy:well", "--select", "KV1", "--budget", "999", "--quiet")
+    told = " ".join(out.splitlines()[-6:])
+    assert "broken off: the budget was spent at KV" in told
+    assert re.search(r"\d+ not reached in time: KV\d+ .*; give more with --budget", told)
+    assert code == expected
 
 
 def test_rules_are_listed_with_their_levels(kvpact: Any) -> None:

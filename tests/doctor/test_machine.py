@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -144,6 +145,14 @@ def test_a_spent_budget_ends_the_programs() -> None:
     run = run_programs(Scripted(), exam.noise, range(10), deadline=0.0)
     assert run.broken_off
     assert "budget" in str(run)
+
+
+def test_a_budget_that_is_spent_at_the_programs_breaks_the_report_off() -> None:
+    target = Scripted()
+    report = examine(target, select(["KV001"]))
+    assert with_programs(report, target, 5).broken_off is None
+    assert with_programs(report, target, 5, deadline=0.0).broken_off == "the budget was spent at drawn program 1 of 5"
+    assert with_programs(replace(report, broken_off="earlier"), target, 5, deadline=0.0).broken_off == "earlier"
 
 
 def test_the_report_has_what_programs_found_where_no_rule_did() -> None:

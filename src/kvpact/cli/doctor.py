@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,15 @@ from kvpact.cli.doctor_group import DEFAULT, DoctorGroup
 from kvpact.cli.doctor_look_up import rule, rules, symptoms
 from kvpact.cli.doctor_selftest import selftest
 from kvpact.cli.fail import INTERRUPTED, Exit
+from kvpact.cli.interrupt import interruptible
 from kvpact.cli.options import with_options
 from kvpact.errors import InvalidConfig, UnreadableFile
 
 if TYPE_CHECKING:
     from kvpact.doctor.finding import Report
     from kvpact.doctor.resolve import Options
+    from kvpact.doctor.rule import Rule
+    from kvpact.doctor.target import Target
 
 HELP = """Examine an engine: which clause of the context contract does it break, where, why, and what mends it?
 
@@ -183,32 +187,46 @@ class ReportOptions:
 
 def examine(target: TargetArgument, choice: ChoiceOptions, loading: TargetOptions, reports: ReportOptions) -> None:
     """Examine an engine; `kvpact doctor TARGET` is short for it."""
-    from kvpact.cli.doctor_progress import progress
     from kvpact.doctor.expectations import from_file, from_project
-    from kvpact.doctor.machine import with_programs
     from kvpact.doctor.registry import select
-    from kvpact.doctor.report.partial import Collected
-    from kvpact.doctor.resolve import resolve
-    from kvpact.doctor.runner import examine as run
 
     expected = from_project(Path.cwd()) if choice.expected is None else from_file(choice.expected)
     chosen = select(choice.select or (), choice.ignore or ())
-    with closing(resolve(target, loading.options())) as engine:
-        collected = Collected(engine, choice.seed)
-        try:
-            with progress(len(chosen), quiet=reports.quiet or bool(os.environ.get("CI"))) as watch:
-                report = run(engine, chosen, seed=choice.seed, budget=choice.budget, expected=expected, watch=collected.watching(watch))
-            if choice.programs:
-                deadline = None if choice.budget is None else time.monotonic() + choice.budget - report.seconds
-                report = with_programs(report, engine, choice.programs, expected=expected, deadline=deadline)
-        except KeyboardInterrupt:
-            _show(collected.report())
-            raise typer.Exit(INTERRUPTED) from None
+    with closing(_opened(target, loading)) as engine:
+        report, whole = _examined(engine, chosen, choice, expected, quiet=reports.quiet or bool(os.environ.get("CI")))
     try:
         reports.write(report)
     except OSError as error:
         raise UnreadableFile(f"the report can't be written: {error}", hint="name a place that can be written to") from error
-    raise typer.Exit(exit_code(report))
+    raise typer.Exit(exit_code(report) if whole else INTERRUPTED)
+
+
+def _opened(target: str, loading: TargetOptions) -> Target:
+    from kvpact.doctor.resolve import resolve
+
+    with interruptible():
+        return resolve(target, loading.options())
+
+
+def _examined(
+    engine: Target, chosen: Sequence[Rule], choice: ChoiceOptions, expected: Mapping[str, str], *, quiet: bool
+) -> tuple[Report, bool]:
+    """The report, and whether it is a whole one: Ctrl-C ends it early."""
+    from kvpact.cli.doctor_progress import progress
+    from kvpact.doctor.machine import with_programs
+    from kvpact.doctor.report.partial import Collected
+    from kvpact.doctor.runner import examine as run
+
+    collected = Collected(engine, chosen, choice.seed)
+    try:
+        with progress(len(chosen), quiet=quiet) as watch:
+            report = run(engine, chosen, seed=choice.seed, budget=choice.budget, expected=expected, watch=collected.watching(watch))
+        if choice.programs:
+            deadline = None if choice.budget is None else time.monotonic() + choice.budget - report.seconds
+            report = with_programs(report, engine, choice.programs, expected=expected, deadline=deadline)
+    except KeyboardInterrupt:
+        return collected.report(), False
+    return report, True
 
 
 def exit_code(report: Report) -> Exit:
@@ -234,7 +252,6 @@ def replay(
     """
     from kvpact.doctor.codes import title
     from kvpact.doctor.rerun import Repeated, run_again
-    from kvpact.doctor.resolve import resolve
     from kvpact.doctor.saved import read_programs
 
     try:
@@ -242,7 +259,7 @@ def replay(
     except (OSError, ValueError) as error:
         raise UnreadableFile(f"{file} can't be read: {error}", hint="give a file that --save-programs or --json wrote") from error
     outcomes = []
-    with closing(resolve(target, loading.options())) as engine:
+    with closing(_opened(target, loading)) as engine:
         for saved in read_programs(text):
             again = run_again(saved.program, engine, code=saved.code, seed=saved.seed)
             outcomes.append(again.outcome)

@@ -32,7 +32,7 @@ def declared(exam: Exam) -> Verdict:
         wrong = _tried(exam, trial, look)
         if wrong is not None:
             findings.append(_finding(capability, wrong, trial))
-    return failed(*findings) if findings else passed(f"used once each: {', '.join(used) or 'nothing is declared'}")
+    return failed(*findings) if findings else passed(f"{', '.join(used)} were used once each" if used else "nothing is declared")
 
 
 #: What is wrong with what was seen, given the exam, the open session and the rows by step; None when nothing is.
