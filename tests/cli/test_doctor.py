@@ -106,6 +106,22 @@ def test_every_form_of_report_is_written(kvpact: Any, tmp_path: Path) -> None:
     assert out.splitlines()[-1].startswith("::error title=KV101 cached-differs-from-recomputed::")
 
 
+def test_a_report_that_could_not_be_written_is_refused_before_anything_runs(kvpact: Any) -> None:
+    opened = len(OPENED)
+    for place, said in (("no/such/folder/r.json", "lies in a folder that does not exist"), (".", "is a folder")):
+        code, _, err = kvpact("doctor", "toy:well", "--html", place)
+        assert (code, said in err) == (2, True)
+    assert len(OPENED) == opened
+
+
+def test_what_was_found_is_shown_even_where_a_report_can_t_be_written(kvpact: Any) -> None:
+    Path("programs").write_text("a file, and no folder")
+    code, out, err = kvpact("doctor", "toy:forgets", "--select", "KV101", "--quiet", "--save-programs", "programs")
+    assert code == 2
+    assert "KV101 cached-differs-from-recomputed" in out
+    assert "[unreadable-file]" in err
+
+
 def test_json_on_stdout_is_all_that_is_there_and_the_same_each_time(kvpact: Any) -> None:
     runs = [kvpact("doctor", "toy:forgets", "--select", "KV101", "--json", "-", "--quiet") for _ in range(2)]
     assert runs[0] == runs[1]

@@ -52,6 +52,8 @@ MISTAKES: tuple[tuple[str, dict[str, Any], str, str], ...] = (
     ("broken", {}, "broken names a Python file", "did you mean broken:NAME, with"),
     ("localhost:8000", {}, "begins with http://", "did you mean http://localhost:8000/v1?"),
     ("127.0.0.1:8000/v1/", {}, "begins with http://", "did you mean http://127.0.0.1:8000/v1?"),
+    ("hf", {}, "hf is a kind of target", "write hf:FOLDER"),
+    ("hf:", {}, "hf: names no folder", "hf:FOLDER"),
     ("hff:./x", {}, "names no target", "did you mean hf? Targets are hf:FOLDER, "),
     ("nowhere", {}, "no model 'nowhere'", "built-in names: gemma3-270m, smollm2-135m; other targets are hf:FOLDER, "),
     ("smolm2-135m", {}, "no model 'smolm2-135m'", "did you mean smollm2-135m?"),
@@ -90,7 +92,7 @@ def test_mistakes_are_told_without_torch() -> None:
 
 
 def test_a_callable_that_is_not_there_has_a_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("loop_of_a_user.py").write_text("def step(token_ids, state):\n    return token_ids, state\n")
+    Path("loop_of_a_user.py").write_text("from math import floor\n\n\ndef step(token_ids, state):\n    return token_ids, state\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(TargetUnusable) as refused:
         resolve("loop_of_a_user:stpe", Options())

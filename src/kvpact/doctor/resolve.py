@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import MappingProxyType
 
 from kvpact.doctor.errors import TargetUnusable
@@ -93,6 +94,10 @@ BUILT_IN: Mapping[str, Opener] = {
 }
 
 
+#: What stands behind a kind of target.
+_BEHIND: Mapping[str, str] = MappingProxyType({"hf": "FOLDER", "vllm": "FOLDER", "http": "//host:port/v1", "https": "//host:port/v1"})
+
+
 def resolve(text: str, options: Options) -> Target:
     """Raises TargetUnusable."""
     scheme, colon, rest = text.partition(":")
@@ -103,6 +108,8 @@ def resolve(text: str, options: Options) -> Target:
     for found in others:
         if colon and found.name == scheme:
             return found.load()(rest, options)
+    if text in BUILT_IN and not Path(text).exists():
+        raise TargetUnusable(f"{text} is a kind of target, and names none", hint=f"write {text}:{_BEHIND.get(text, 'MODEL')}")
     if (refused := misread(text)) is not None:
         raise refused
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):

@@ -28,12 +28,18 @@ def load(text: str, *, vocab: int | None = None, dtype: str | None = None) -> Ta
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
-            names = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]
+            names = _callables(module)
             raise TargetUnusable(
                 f"{module_name} has no attribute {path}", hint=f"{meant(path, names)}its callables are {', '.join(names) or 'none'}"
             )
         found = getattr(found, part)
     return as_callable_target(found, name=text, vocab=vocab, dtype=dtype)
+
+
+def _callables(module: Any) -> list[str]:
+    """Its own ones; what it imports only where there are none."""
+    public = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]
+    return [name for name in public if getattr(getattr(module, name), "__module__", None) == module.__name__] or public
 
 
 def as_callable_target(found: Any, *, name: str, vocab: int | None = None, dtype: str | None = None) -> Target:

@@ -50,6 +50,8 @@ def load(
 
 def _place(path: str) -> str:
     """A folder that can be a checkpoint, or a hub id as it is. Raises TargetUnusable."""
+    if not path:
+        raise TargetUnusable("hf: names no folder", hint=f"{_FOLDER}: hf:FOLDER")
     folder = Path(path).expanduser()  # no shell does it behind `hf:`
     if folder.is_dir():
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
