@@ -194,6 +194,18 @@ def test_ctrl_c_while_a_target_is_opened_ends_with_130_and_one_line(
     assert interrupted(process) == (130, "", "interrupted: nothing is left running\n")
 
 
+def test_ctrl_c_while_the_commands_are_imported_ends_with_130_and_one_line(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what every command imports, one module takes long."""
+    (tmp_path / "typer.py").write_text("import sys, time\nprint('importing', file=sys.stderr, flush=True)\ntime.sleep(60)")
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    process = start("doctor", "rules")
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"importing\n"
+    assert interrupted(process) == (130, "", "interrupted: nothing is left running\n")
+
+
 def test_ctrl_c_during_an_examination_writes_what_was_asked_for(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_steps.py").write_text(STEP)
     monkeypatch.chdir(tmp_path)

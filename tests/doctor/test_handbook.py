@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kvpact.doctor as doctor
-from kvpact.cli.main import build_app
+from kvpact.cli.app import build_app
 from kvpact.doctor.expectations import from_file
 from kvpact.doctor.finding import Outcome
 from kvpact.doctor.resolve import BUILT_IN, GROUP
