@@ -148,6 +148,10 @@ def test_a_rule_that_needs_more_stands_under_each(every_outcome: Report) -> None
     assert [line.split()[1] for line in text.splitlines() if line.endswith(" KV505")] == ["salt", "usage"]
 
 
+def test_the_page_says_what_a_skipped_rule_needs(every_outcome: Report) -> None:
+    assert as_html(every_outcome).count("<td>needs tables (blocks, their tables and reference counts can be read)</td>") == 2
+
+
 def late(report: Report, why: str) -> Report:
     """Two more rules that were not reached."""
     left = (Result(code=code, outcome=Outcome.SKIPPED, reason=why, reached=False) for code in ("KV108", "KV202"))

@@ -11,7 +11,7 @@ from kvpact.doctor.codes import CODES, title
 from kvpact.doctor.finding import Finding, Outcome, Report
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.report.evidence import bars, placed, ranges, visible_sets
-from kvpact.doctor.report.lines import ORDER, broken_off, facts, ordered, score
+from kvpact.doctor.report.lines import ORDER, broken_off, facts, need, ordered, score
 from kvpact.doctor.report.pictures import difference_picture, placed_picture, visible_picture
 from kvpact.doctor.rule import Rule
 
@@ -101,9 +101,10 @@ def _outcomes(report: Report) -> Iterator[str]:
     for result in sorted(report.results, key=lambda result: ORDER.index(result.outcome)):
         name = escape(title(result.code))
         rule = f'<a href="#about-{result.code}">{name}</a>' if result.code in shown else name
+        why = "; ".join(map(need, result.missing)) or result.reason
         said = result.outcome.value if result.reached else "not reached"
         outcome = f'<td class="outcome {result.outcome.value}">{said}</td>'
-        yield f'<tr>{outcome}<td class="rule">{rule}</td><td>{escape(result.reason)}</td></tr>'
+        yield f'<tr>{outcome}<td class="rule">{rule}</td><td>{escape(why)}</td></tr>'
     yield "</tbody></table></div>\n</section>"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from kvpact.doctor.codes import title
 from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report
 from kvpact.doctor.report.evidence import ranges, visible_sets
+from kvpact.doctor.target import Capability
 
 #: How reports order outcomes: the most pressing first.
 ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.XPASSED, Outcome.XFAILED, Outcome.INCONCLUSIVE, Outcome.PASSED, Outcome.SKIPPED)
@@ -35,6 +36,12 @@ def facts(finding: Finding) -> Iterator[tuple[str, str]]:
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """What others are explained by comes before them."""
     return sorted(findings, key=lambda finding: finding.explained_by is not None)
+
+
+def need(capability: str) -> str:
+    """What a target would have to offer."""
+    meanings = {each.value: each.meaning for each in Capability}
+    return f"needs {capability} ({meanings[capability]})"
 
 
 def score(report: Report) -> str:

@@ -12,7 +12,6 @@ from kvpact.doctor.codes import title
 from kvpact.doctor.finding import Finding, Outcome, Report, Result
 from kvpact.doctor.report import lines
 from kvpact.doctor.report.briefly import Briefly
-from kvpact.doctor.target import Capability
 
 _STYLES = {
     Outcome.PASSED: "green",
@@ -72,13 +71,11 @@ def _skipped(results: Sequence[Result], width: int) -> Iterator[Text]:
     needs: defaultdict[str, list[str]] = defaultdict(list)
     others: defaultdict[str, list[str]] = defaultdict(list)
     for result in results:
-        for need in result.missing:
-            needs[need].append(result.code)
+        for capability in result.missing:
+            needs[lines.need(capability)].append(result.code)
         if not result.missing:
             others[result.reason].append(result.code)
-    meanings = {each.value: each.meaning for each in Capability}
-    told = {f"needs {need} ({meanings[need]})": codes for need, codes in sorted(needs.items())}
-    for why, codes in (*told.items(), *sorted(others.items())):
+    for why, codes in (*sorted(needs.items()), *sorted(others.items())):
         yield from (Text(line) for line in lines.wrapped(f"{why}: {' '.join(codes)}", width, 2, 8))
 
 
