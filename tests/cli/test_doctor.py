@@ -199,7 +199,8 @@ def test_a_budget_of_ones_own_that_is_spent_is_told_and_no_mistake(
     """programs: that begin in time. Where no rule could look, there is nothing that a 0 could stand for."""
     clock = chain(repeat(0.0, programs), repeat(float("inf")))
     monkeypatch.setattr("kvpact.doctor.exam.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    code, out, _ = kvpact("doctor", "toy:well", "--select", "KV1", "--budget", "999", "--quiet")
+    code, out, err = kvpact("doctor", "toy:well", "--select", "KV1", "--budget", "999")
+    assert err.splitlines()[-1] == "KV108 same-input-differs-twice: not reached"
     told = " ".join(out.splitlines()[-6:])
     assert "broken off: the budget was spent at KV" in told
     assert re.search(r"\d+ not reached in time: KV\d+ .*; give more with --budget", told)
