@@ -119,3 +119,29 @@ def test_applying_switches_changes_the_named_fields_alone() -> None:
 
 def test_the_last_assignment_of_a_switch_counts() -> None:
     assert apply_switches(EngineConfig(), ["block_size=8", "block_size=64"]).block_size == 64
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("blocksize", "block_size"),
+        ("page_size", "block_size"),
+        ("prefix_caching", "prefix_reuse"),
+        ("caching", "prefix_reuse"),
+        ("enable_prefix_caching", "prefix_reuse"),
+        ("chunked_prefill", "chunking"),
+        ("kv_dtype", "kv_cache_dtype"),
+        ("preemtion", "preemption"),
+    ],
+)
+def test_a_switch_that_does_not_exist_has_a_neighbour(word: str, meant: str) -> None:
+    with pytest.raises(UnknownSwitch) as refused:
+        apply_switches(EngineConfig(), [f"{word}=1"])
+    assert refused.value.hint.startswith(f"did you mean {meant}? switches are ")
+
+
+@pytest.mark.parametrize("word", ["attention", "backend", "enable_paging", "zzz"])
+def test_a_far_one_is_not_held_for_it(word: str) -> None:
+    with pytest.raises(UnknownSwitch) as refused:
+        apply_switches(EngineConfig(), [f"{word}=1"])
+    assert refused.value.hint.startswith("switches are ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from enum import Enum
 from types import MappingProxyType
 
@@ -87,8 +87,24 @@ _ALL = (
     _switch("gate", "gate", ("off", "fast", "full"), BITS, "check each write (fast); sampled score rows and who wrote what is read (full)"),
 )
 
+#: Share of equal letters from which a word is a misspelt one: attention and preemption have 0.63.
+_LIKE = 0.7
 #: Every switch by name.
 SWITCHES: Mapping[str, Switch] = MappingProxyType({switch.name: switch for switch in _ALL})
+
+
+def _nearest(word: str) -> str | None:
+    """By words that it shares with a switch's name or field, then by letters: prefix_caching is prefix_reuse, and not batching."""
+    word = word.lower().removeprefix("enable_")
+    words = set(word.split("_"))
+
+    def near(switch: Switch) -> tuple[int, float]:
+        known = (switch.name, switch.field.removeprefix("enable_"))
+        return max((len(words & set(other.split("_"))), SequenceMatcher(None, word, other).ratio()) for other in known)
+
+    best = max(_ALL, key=near)
+    shared, ratio = near(best)
+    return best.name if shared or ratio >= _LIKE else None
 
 
 def apply_switches(config: EngineConfig, assignments: Iterable[str]) -> EngineConfig:
@@ -97,8 +113,8 @@ def apply_switches(config: EngineConfig, assignments: Iterable[str]) -> EngineCo
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if name not in SWITCHES:
-            near = get_close_matches(name, SWITCHES, n=1, cutoff=0.5)
-            meant = f"did you mean {near[0]}? " if near else ""
+            near = _nearest(name)
+            meant = f"did you mean {near}? " if near else ""
             raise UnknownSwitch(f"no switch {name!r}", hint=f"{meant}switches are {', '.join(SWITCHES)}")
         if not equals:
             raise UnknownSwitch(f"switch {name} has no value in {assignment!r}", hint=f"write {name}={SWITCHES[name].default()}, say")

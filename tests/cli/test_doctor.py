@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import replace
+import re
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -17,12 +16,11 @@ from kvpact.cli.doctor import exit_code
 from kvpact.cli.doctor_progress import progress
 from kvpact.cli.fail import INTERRUPTED, Exit
 from kvpact.doctor import resolve
-from kvpact.doctor.fault import all_faults
 from kvpact.doctor.finding import Outcome, Report, Result
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.report.document import from_json
 from kvpact.doctor.resolve import Options
-from kvpact.doctor.selftest import Found, Score
+from kvpact.doctor.runner import examine as run
 from kvpact.doctor.target import Target
 from scripted import Scripted
 
@@ -49,6 +47,11 @@ def test_a_bare_target_is_examined(kvpact: Any) -> None:
     assert "2 passed" in out
     assert kvpact("doctor", "examine", "toy:well", "--select", "KV101")[0] == 0
     assert kvpact("doctor", "--select", "KV101", "toy:well")[0] == 0
+
+
+def test_rules_are_joined_by_commas(kvpact: Any) -> None:
+    _, _, err = kvpact("doctor", "toy:well", "--select", "KV101,KV103,KV301", "--ignore", "KV103,KV3")
+    assert [line.split()[0] for line in err.splitlines()] == ["KV001", "KV101"]
 
 
 def test_findings_come_first_and_end_with_code_1(kvpact: Any) -> None:
@@ -97,6 +100,22 @@ def test_every_form_of_report_is_written(kvpact: Any, tmp_path: Path) -> None:
     assert out.splitlines()[-1].startswith("::error title=KV101 cached-differs-from-recomputed::")
 
 
+def test_a_report_that_could_not_be_written_is_refused_before_anything_runs(kvpact: Any) -> None:
+    opened = len(OPENED)
+    for place, said in (("no/such/folder/r.json", "lies in a folder that does not exist"), (".", "is a folder")):
+        code, _, err = kvpact("doctor", "toy:well", "--html", place)
+        assert (code, said in err) == (2, True)
+    assert len(OPENED) == opened
+
+
+def test_what_was_found_is_shown_even_where_a_report_can_t_be_written(kvpact: Any) -> None:
+    Path("programs").write_text("a file, and no folder")
+    code, out, err = kvpact("doctor", "toy:forgets", "--select", "KV101", "--quiet", "--save-programs", "programs")
+    assert code == 2
+    assert "KV101 cached-differs-from-recomputed" in out
+    assert "[unreadable-file]" in err
+
+
 def test_json_on_stdout_is_all_that_is_there_and_the_same_each_time(kvpact: Any) -> None:
     runs = [kvpact("doctor", "toy:forgets", "--select", "KV101", "--json", "-", "--quiet") for _ in range(2)]
     assert runs[0] == runs[1]
@@ -137,42 +156,49 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_ctrl_c_shows_what_was_found_so_far(kvpact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(target: Target, rules: Any, *, watch: Any, **more: Any) -> Report:
-        result = Result(code="KV001", outcome=Outcome.PASSED, reason="r")
-        watch(rules[0], None)
-        watch(rules[0], result)
-        watch(rules[1], None)
+        run(target, rules[:2], watch=watch)
+        watch(rules[2], None)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kvpact.doctor.runner.examine", interrupted)
-    code, out, _ = kvpact("doctor", "toy:well", "--select", "KV101")
+    options = ("--json", "r.json", "--junit", "r.xml", "--html", "r.html", "--save-programs", "programs")
+    code, out, _ = kvpact("doctor", "toy:forgets", "--select", "KV101,KV103", *options)
     assert code == INTERRUPTED
-    assert "broken off: interrupted at KV101 cached-differs-from-recomputed" in out
-    assert "KV001" in out
-
-
-def test_rules_are_listed_with_their_levels(kvpact: Any) -> None:
-    code, out, _ = kvpact("doctor", "rules")
-    assert code == 0
-    assert [rule.code for rule in all_rules() if rule.code not in out or rule.name not in out] == []
-    rows = json.loads(kvpact("doctor", "rules", "--json")[1])["rules"]
-    assert [(row["code"], row["level"]) for row in rows] == [(rule.code, rule.level) for rule in all_rules()]
-
-
-@pytest.mark.parametrize("name", ["KV101", "kv101", "cached-differs-from-recomputed"])
-def test_a_rule_s_page_is_shown(kvpact: Any, name: str) -> None:
-    code, out, _ = kvpact("doctor", "rule", name)
-    assert code == 0
-    assert out.startswith("# KV101 cached-differs-from-recomputed\n")
-    assert "## Smallest repeat" in out
-
-
-def test_symptoms_lead_to_rules(kvpact: Any) -> None:
-    code, out, _ = kvpact("doctor", "symptoms", "text", "degrades")
-    assert code == 0
+    assert "broken off: interrupted at KV103 chunked-differs-from-whole" in out
     assert "KV101 cached-differs-from-recomputed" in out
-    assert "KV101" in [row["code"] for row in json.loads(kvpact("doctor", "symptoms", "degrades", "--json")[1])["matches"]]
-    code, out, _ = kvpact("doctor", "symptoms", "xylophone")
-    assert (code, "no rule's words fit" in out) == (1, True)
+    assert "1 not reached: KV103" in out
+    report = from_json(Path("r.json").read_text())
+    assert (report.broken_off, report.unreached) == ("interrupted at KV103 chunked-differs-from-whole", ("KV103",))
+    assert [finding.code for finding in report.findings] == ["KV101"]
+    assert ElementTree.parse("r.xml").getroot()[0].get("skipped") == "1"
+    assert "Broken off: interrupted at KV103" in Path("r.html").read_text()
+    assert Path("programs/KV101-1.json").is_file()
+
+
+def test_ctrl_c_at_the_drawn_programs_keeps_what_rules_found(kvpact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **more: Any) -> Report:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvpact.doctor.machine.with_programs", interrupted)
+    code, out, _ = kvpact("doctor", "toy:forgets", "--select", "KV101", "--programs", "9", "--json", "r.json")
+    report = from_json(Path("r.json").read_text())
+    assert (code, report.broken_off, report.unreached) == (INTERRUPTED, "interrupted while programs were drawn", ())
+    assert "KV101 cached-differs-from-recomputed" in out
+
+
+@pytest.mark.parametrize(("programs", "expected"), [(30, Exit.FINE), (0, Exit.COULD_NOT_RUN)])
+def test_a_budget_of_ones_own_that_is_spent_is_told_and_no_mistake(
+    kvpact: Any, monkeypatch: pytest.MonkeyPatch, programs: int, expected: Exit
+) -> None:
+    """programs: that begin in time. Where no rule could look, there is nothing that a 0 could stand for."""
+    clock = chain(repeat(0.0, programs), repeat(float("inf")))
+    monkeypatch.setattr("kvpact.doctor.exam.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    code, out, err = kvpact("doctor", "toy:well", "--select", "KV1", "--budget", "999")
+    assert err.splitlines()[-1] == "KV108 same-input-differs-twice: not reached"
+    told = " ".join(out.splitlines()[-6:])
+    assert "broken off: the budget was spent at KV" in told
+    assert re.search(r"\d+ not reached in time: KV\d+ .*; give more with --budget", told)
+    assert code == expected
 
 
 def test_a_finding_is_replayed_here_and_elsewhere(kvpact: Any) -> None:
@@ -208,45 +234,3 @@ def test_help_teaches_targets_examples_options_and_exit_codes(kvpact: Any) -> No
         text = out + err
         wanted = ("hf:FOLDER", "kvpact doctor replay", "Exit codes", "--select", "--budget", "--junit", "symptoms", "TARGET")
         assert [word for word in wanted if word not in text] == []
-
-
-def test_what_the_doctor_knows_is_told_without_torch() -> None:
-    script = (
-        "import sys\nfrom kvpact.cli.main import main\nsys.argv = ['kvpact', 'doctor', 'symptoms', 'garbage']\n"
-        "try:\n    main()\nfinally:\n    print(*sys.modules)"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
-    loaded = set(ran.stdout.splitlines()[-1].split())
-    assert "kvpact.doctor.symptoms" in loaded
-    assert loaded.isdisjoint({"torch", "transformers"})
-
-
-def test_selftest_scores_the_doctor(kvpact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def scored(codes: Any, *, faults: Any, watch: Any, **more: Any) -> Score:
-        asked.append((list(codes), list(faults)))
-        right = Found(name="planted", code="KV101", named=("KV101",), found=True, alarms=(), seconds=1.0)
-        wrong = replace(right, name="missed", found=False, named=())
-        for double in (right, wrong)[: 1 + bool(codes)]:
-            watch(double)
-        return Score(doubles=(right, wrong)[: 1 + bool(codes)], seconds=2.0, workers=1)
-
-    monkeypatch.setattr("kvpact.doctor.selftest.selftest", scored)
-    code, out, err = kvpact("doctor", "selftest")
-    assert (code, out) == (0, "1 of 1 planted faults found, 1 named right, 0 false alarms, in 2 s with 1 processes\n")
-    assert err == "KV101 planted: named right (1.0 s)\n"
-    code, out, err = kvpact("doctor", "selftest", "--select", "KV101", "--json")
-    document = json.loads(out)
-    assert (code, document["found"], document["named_right"], len(document["doubles"])) == (1, 1, 1, 2)
-    assert "KV101 missed: missed" in err
-    assert asked[0] == ([], [fault.name for fault in all_faults()])
-    assert asked[1] == (["KV001", "KV101"], [fault.name for fault in all_faults() if fault.code == "KV101"])
-
-
-def test_glass_writes_a_checkpoint_to_be_served(kvpact: Any, tmp_path: Path) -> None:
-    code, out, _ = kvpact("doctor", "glass", str(tmp_path / "glass"))
-    assert code == 0
-    assert (tmp_path / "glass" / "config.json").is_file()
-    assert "model.safetensors" in out

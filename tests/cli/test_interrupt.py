@@ -162,3 +162,63 @@ def test_the_key_stops_an_answer_and_then_leaves_the_chat(long_model: str) -> No
         process.wait()
         os.close(theirs)
         os.close(ours)
+
+
+#: Modules that hold the import of a target up, each with what it makes of the key: nothing, another error, or the key as it is.
+SLOW_MODULES = {
+    "passes_it_on": "time.sleep(60)",
+    "swallows_it": "try:\n    time.sleep(60)\nexcept BaseException:\n    pass",
+    "makes_another_error_of_it": "try:\n    time.sleep(60)\nexcept BaseException:\n    raise ImportError('half a module')",
+}
+STEP = """
+import time
+import numpy as np
+vocab_size = 32
+def step(token_ids, state):
+    time.sleep(0.005)
+    contexts = [(*old, *new) for old, new in zip(state or [()] * len(token_ids), token_ids)]
+    return np.stack([np.cos(np.arange(32.0) * (1 + sum(context))) for context in contexts]), contexts
+"""
+
+
+@pytest.mark.parametrize("module", SLOW_MODULES)
+def test_ctrl_c_while_a_target_is_opened_ends_with_130_and_one_line(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    begins = "import sys, time\nprint('importing', file=sys.stderr, flush=True)"
+    (tmp_path / f"{module}.py").write_text(f"{begins}\n{SLOW_MODULES[module]}\n{STEP}")
+    monkeypatch.chdir(tmp_path)
+    process = start("doctor", f"{module}:step")
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"importing\n"
+    assert interrupted(process) == (130, "", "interrupted: nothing is left running\n")
+
+
+def test_ctrl_c_while_the_commands_are_imported_ends_with_130_and_one_line(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what every command imports, one module takes long."""
+    (tmp_path / "typer.py").write_text("import sys, time\nprint('importing', file=sys.stderr, flush=True)\ntime.sleep(60)")
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    process = start("doctor", "rules")
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"importing\n"
+    assert interrupted(process) == (130, "", "interrupted: nothing is left running\n")
+
+
+def test_ctrl_c_during_an_examination_writes_what_was_asked_for(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_steps.py").write_text(STEP)
+    monkeypatch.chdir(tmp_path)
+    process = start("doctor", "slow_steps:step", "--json", "r.json", "--junit", "r.xml", "--html", "r.html")
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith(b"KV001 noise-floor: passed")
+    code, out, err = interrupted(process)
+    assert ends_as_promised(code, err), err[-2000:]
+    assert "broken off: interrupted at KV" in out
+    report = json.loads(Path("r.json").read_text())
+    assert report["broken_off"].startswith("interrupted at KV")
+    reached = [result["reached"] for result in report["results"]]
+    assert reached[0]
+    assert not reached[-1]
+    assert Path("r.xml").is_file()
+    assert "Broken off: interrupted at KV" in Path("r.html").read_text()

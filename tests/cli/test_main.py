@@ -137,7 +137,7 @@ def test_an_unexpected_error_shows_no_traceback_unless_asked(kvpact, monkeypatch
     def fail() -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("kvpact.cli.main.build_app", lambda: fail)
+    monkeypatch.setattr("kvpact.cli.app.build_app", lambda: fail)
     code, _, err = kvpact("env")
     assert code == 2
     assert "ZeroDivisionError: planted" in err

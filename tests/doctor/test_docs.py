@@ -64,6 +64,8 @@ def test_a_page_has_every_section(rule: Rule) -> None:
     assert f"Level {rule.level} (" in text
     assert rule.page.symptoms
     assert rule.page.causes
+    needed = {need for way in rule.ways for need in way.needs}
+    assert {need for need in needed if f"\n- `{need.value}`: {need.meaning}\n" not in text} == set()
 
 
 def test_a_report_that_a_page_names_is_a_link_and_other_words_are_not() -> None:

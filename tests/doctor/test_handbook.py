@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import kvpact.doctor as doctor
-from kvpact.cli.main import build_app
+from kvpact.cli.app import build_app
 from kvpact.doctor.expectations import from_file
 from kvpact.doctor.finding import Outcome
 from kvpact.doctor.resolve import BUILT_IN, GROUP
+from kvpact.doctor.target import Capability
 
 TEXT = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
@@ -51,6 +52,18 @@ def test_every_command_option_and_scheme_of_the_page_exists() -> None:
 def test_every_outcome_is_explained() -> None:
     rows = re.findall(r"^\| ([a-z, ]+) \|", TEXT.partition("## ")[0], re.MULTILINE)
     assert {word for row in rows for word in row.split(", ")} - {"outcome"} == {outcome.value for outcome in Outcome}
+
+
+def test_every_capability_is_explained_in_the_code_s_words() -> None:
+    rows = re.findall(r"^\| ([a-z][a-z-]*) \| (.+) \|$", TEXT.partition("## What a target can offer")[2].partition("## ")[0], re.MULTILINE)
+    assert rows == [("capability", "so that a rule can look"), *((each.value, each.meaning) for each in Capability)]
+
+
+def test_what_a_capability_means_is_one_short_sentence_of_its_own() -> None:
+    meanings = [each.meaning for each in Capability]
+    assert len(set(meanings)) == len(meanings)
+    assert [meaning for meaning in meanings if not 5 < len(meaning) <= 80 or meaning.endswith(".")] == []
+    assert Capability("all-rows") is Capability.ALL_ROWS
 
 
 def test_every_audit_of_the_page_is_public() -> None:

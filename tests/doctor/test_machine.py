@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -146,6 +147,14 @@ def test_a_spent_budget_ends_the_programs() -> None:
     assert "budget" in str(run)
 
 
+def test_a_budget_that_is_spent_at_the_programs_breaks_the_report_off() -> None:
+    target = Scripted()
+    report = examine(target, select(["KV001"]))
+    assert with_programs(report, target, 5).broken_off is None
+    assert with_programs(report, target, 5, deadline=0.0).broken_off == "the budget was spent at drawn program 1 of 5"
+    assert with_programs(replace(report, broken_off="earlier"), target, 5, deadline=0.0).broken_off == "earlier"
+
+
 def test_the_report_has_what_programs_found_where_no_rule_did() -> None:
     target = Scripted(forgets=True)
     nothing = examine(target, select(["KV205"]))
@@ -178,7 +187,7 @@ def test_programs_run_from_the_command_line(third_party: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["llama", "mistral"])
 def test_a_thousand_interleavings_leave_the_own_engine_as_it_promises(architecture: str, tmp_path: Path) -> None:
-    from kvpact.doctor.adapters.kvpact import load
+    from kvpact.doctor.adapters.kvpact_load import load
     from tiny_models import save_tiny_model
 
     save_tiny_model(tmp_path, architecture)

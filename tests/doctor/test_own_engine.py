@@ -48,7 +48,7 @@ def test_each_architecture_gives_no_finding(architecture: str, dtype: str) -> No
 
 @pytest.mark.slow
 def test_the_built_in_model_gives_no_finding() -> None:
-    from kvpact.doctor.adapters.kvpact import load
+    from kvpact.doctor.adapters.kvpact_load import load
 
     report = examine(load("smollm2-135m"), select(), shrinks=False)
     assert _wrong(report) == []

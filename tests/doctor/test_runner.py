@@ -137,6 +137,7 @@ def test_a_spent_budget_skips_what_is_left_and_says_where(monkeypatch: pytest.Mo
     assert outcomes(report) == {"KV101": Outcome.PASSED, "KV102": Outcome.SKIPPED, "KV103": Outcome.SKIPPED}
     assert report.broken_off == "the budget was spent at KV102"
     assert [result.reason for result in report.results][1:] == [report.broken_off] * 2
+    assert report.unreached == ("KV102", "KV103")
 
 
 def test_no_budget_is_no_limit() -> None:

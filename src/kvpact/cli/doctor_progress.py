@@ -29,7 +29,8 @@ def progress(total: int, *, quiet: bool) -> Iterator[Watcher | None]:
 
 def _line(rule: Rule, result: Result | None) -> None:
     if result is not None:
-        print(f"{title(rule.code)}: {result.outcome.value} ({result.seconds:.1f} s)", file=sys.stderr, flush=True)
+        said = f"{result.outcome.value} ({result.seconds:.1f} s)" if result.reached else "not reached"
+        print(f"{title(rule.code)}: {said}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def selftest(
     select: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="Only these rules and their doubles, by code or its beginning; may be repeated."),
+        typer.Option(metavar="RULES", help="Only these rules and their doubles: KV1,KV205. May be repeated."),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of every draw.")] = 0,
     workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Processes; one for each core by default.")] = None,

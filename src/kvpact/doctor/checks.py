@@ -75,7 +75,7 @@ class Check:
             pytest.skip(f"{result.outcome.value}: {result.reason}")
 
 
-def checks(engine: Any, *, select: Iterable[str] = (), ignore: Iterable[str] = (), seed: int = 0) -> tuple[Check, ...]:
+def checks(engine: Any, *, select: str | Iterable[str] = (), ignore: str | Iterable[str] = (), seed: int = 0) -> tuple[Check, ...]:
     """One for each rule, all on one engine: what `as_target` takes, or what makes one when the first check is called."""
     patient = Patient(engine, seed=seed)
     return tuple(Check(rule=rule, patient=patient) for rule in chosen(select, ignore))
@@ -91,8 +91,8 @@ def expected_to_fail(reason: str) -> pytest.MarkDecorator:
 def parametrize_with_checks(
     engine: Any,
     *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
+    select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
     seed: int = 0,
     expected: Mapping[str, str] | None = None,
 ) -> pytest.MarkDecorator:
@@ -103,7 +103,8 @@ def parametrize_with_checks(
             check()
 
     engine: what `check_engine` takes, or a class or function without arguments that gives it when the first test runs, so that collecting
-    tests loads no model. expected: reasons by code of rules that are known to fail; their tests are marked xfail.
+    tests loads no model. select, ignore: "KV1,KV2", or a list. expected: reasons by code of rules that are known to fail; their tests are
+    marked xfail.
     """
     import pytest
 

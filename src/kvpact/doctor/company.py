@@ -20,7 +20,8 @@ _SHORT, _LONG, _DECODED = 5, 17, 3
 def beside_a_longer_one(exam: Exam) -> Verdict:
     """Needs no say in what is padded with. Rows are judged by the noise floor, for a batch and a single row have other shapes."""
     if exam.target.can(Capability.PADDING) or exam.target.can(Capability.RAGGED):
-        return Verdict(outcome=Outcome.SKIPPED, reason="the padding itself can be changed, or there is none")
+        changed = exam.target.can(Capability.PADDING)
+        return Verdict(outcome=Outcome.SKIPPED, reason="the padding itself can be changed" if changed else "batches are not padded")
     if exam.target.routed or exam.target.lossy or not exam.judges:
         return inconclusive("differences of this size are no fault here: padding that can be chosen (`pad_id`) would tell")
     even, uneven = _program(exam, _SHORT), _program(exam, _LONG)

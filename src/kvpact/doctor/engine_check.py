@@ -27,8 +27,8 @@ class ContractBroken(AssertionError):
 def check_engine(
     engine: Any,
     *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
+    select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
     seed: int = 0,
     budget: float | None = None,
     expected: Mapping[str, str] | None = None,
@@ -38,8 +38,8 @@ def check_engine(
     """Examine `engine`: a Target, what the command line takes as one, a transformers model, a callable `step(token_ids, state)` or
     `generate(token_ids, max_new_tokens)`, or a class or function without arguments that gives one of these.
 
-    select, ignore: codes or names of rules, or their beginnings. budget: seconds. expected: reasons by code of rules that are known to
-    fail. Raises ContractBroken when there are findings, unless `raising` is False; the report tells all the rest.
+    select, ignore: codes of rules, or their beginnings, or names: "KV1,KV2", or a list. budget: seconds. expected: reasons by code of
+    rules that are known to fail. Raises ContractBroken when there are findings, unless `raising` is False; the report tells all the rest.
     """
     report = examine(
         as_target(engine), chosen(select, ignore), seed=seed, budget=budget, expected=by_code(expected or {}, "expected"), watch=watch

@@ -9,6 +9,9 @@ from typing import Any
 
 from kvpact.doctor.program import Program
 
+#: How `Report.broken_off` begins where time ran out.
+BUDGET_SPENT = "the budget was spent"
+
 
 class Outcome(str, Enum):
     PASSED = "passed"
@@ -84,13 +87,15 @@ def failed(*findings: Finding) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One rule's outcome on one target. missing: for a rule that no way could be taken of, the capabilities that the nearest way lacks."""
+    """One rule's outcome on one target. missing: for a rule that no way could be taken of, the capabilities that the nearest way lacks.
+    reached: False for one that the examination broke off before, or under."""
 
     code: str
     outcome: Outcome
     reason: str
     findings: tuple[Finding, ...] = ()
     missing: tuple[str, ...] = ()
+    reached: bool = True
     seconds: float = 0.0
 
 
@@ -104,6 +109,11 @@ class Report:
     seconds: float
     seed: int
     broken_off: str | None = None
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Codes of rules that were chosen, and of which the report can't say anything."""
+        return tuple(result.code for result in self.results if not result.reached)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -72,7 +72,7 @@ def by_state(code: str, *, expected: str, cause: str, cure: str) -> Callable[[Ex
                 raise TargetFailed(f"a life broke off: {life.raised}", hint="this rule saw nothing wrong until then")
             if not life.programs:
                 return inconclusive("blocks are so large that no context spans several of them")
-            return passed(f"{life.steps} states of {life.programs} lives")
+            return passed(f"{life.steps} states of {life.programs} runs keep the laws of the cache")
         broken, program = life.first[code]
         smallest = exam.smallest(program, lambda smaller: any(found.code == code for found in _seen(exam, smaller)[0]))
         again = next((found for found in _seen(exam, smallest)[0] if found.code == code), broken)

@@ -14,7 +14,7 @@ from kvpact.doctor.draw import draw
 from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.execution import Seen
-from kvpact.doctor.finding import Finding, Outcome, Report, Result, Where
+from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report, Result, Where
 from kvpact.doctor.lineage import pieces, swapped
 from kvpact.doctor.noise import Noise, Size, distance
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Step, Truncate, feed
@@ -250,7 +250,9 @@ def with_programs(
             if found.code not in (expected or {}):
                 _add(results, found)
     described = {**report.described, "programs": said}
-    return replace(report, results=tuple(results), described=described, seconds=report.seconds + time.monotonic() - start)
+    late = f"{BUDGET_SPENT} at drawn program {run.drawn} of {count}" if run.broken_off else None
+    seconds = report.seconds + time.monotonic() - start
+    return replace(report, results=tuple(results), described=described, seconds=seconds, broken_off=report.broken_off or late)
 
 
 def _add(results: list[Result], found: Finding) -> None:

@@ -45,7 +45,7 @@ class KvpactTarget(pytest.Collector):
 
         try:
             expected = self._expected()
-            made = checks(self._target, select=self._words("select"), ignore=self._words("ignore"), seed=self._option("seed"))
+            made = checks(self._target, select=self._option("select"), ignore=self._option("ignore"), seed=self._option("seed"))
         except KvpactError as error:
             raise self.CollectError(str(error)) from error
         self._patient: Patient = made[0].patient
@@ -63,9 +63,6 @@ class KvpactTarget(pytest.Collector):
 
         file = self._option("expected")
         return from_project(self.config.rootpath) if file is None else from_file(Path(file))
-
-    def _words(self, option: str) -> list[str]:
-        return [word.strip() for word in self._option(option).split(",") if word.strip()]
 
     def _option(self, name: str) -> Any:
         return self.config.getoption(f"kvpact_{name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
@@ -10,6 +11,7 @@ from pkgutil import iter_modules
 from kvpact.doctor import rules
 from kvpact.doctor.codes import CODES
 from kvpact.doctor.errors import UnknownRule
+from kvpact.doctor.nearest import meant
 from kvpact.doctor.rule import Rule
 
 
@@ -22,17 +24,23 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(sorted(found, key=lambda rule: rule.code))
 
 
-def select(wanted: Iterable[str] = (), ignored: Iterable[str] = ()) -> tuple[Rule, ...]:
-    """Rules whose code or name starts with one of `wanted` (all, when there is none) and with none of `ignored`; KV001 is always
-    among them, for the others are judged by it. Raises UnknownRule for a word that fits nothing."""
-    wanted, ignored = tuple(wanted), tuple(ignored)
+def select(wanted: str | Iterable[str] = (), ignored: str | Iterable[str] = ()) -> tuple[Rule, ...]:
+    """Rules whose code starts with one of `wanted`, or that are called so (all, when there is none), without those of `ignored`. Several
+    may stand in one text: "KV1,KV2". KV001 is always among them, for the others are judged by it. Raises UnknownRule for a word that
+    fits nothing."""
+    wanted, ignored = _words(wanted), _words(ignored)
     for word in (*wanted, *ignored):
         if not any(_fits(rule.code, word) for rule in all_rules()):
-            raise UnknownRule(f"no rule is called {word!r}", hint="kvpact doctor rules lists them all")
+            raise UnknownRule(f"no rule is called {word!r}", hint=f"{meant(word, CODES.values())}kvpact doctor rules lists them all")
     chosen = [rule for rule in all_rules() if not wanted or any(_fits(rule.code, word) for word in wanted)]
     kept = [rule for rule in chosen if not any(_fits(rule.code, word) for word in ignored)]
     measurement = [rule for rule in all_rules() if rule.code == "KV001" and rule not in kept]
     return (*measurement, *kept)
+
+
+def _words(given: str | Iterable[str]) -> tuple[str, ...]:
+    texts = [given] if isinstance(given, str) else given
+    return tuple(word for text in texts for word in re.split(r"[,\s]+", text) if word)
 
 
 def _fits(code: str, word: str) -> bool:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import MappingProxyType
 
 from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.misread import misread
+from kvpact.doctor.nearest import meant
 from kvpact.doctor.target import Target
 
 #: Third parties add a scheme here: an entry point whose name is the scheme and whose value is a function (rest, options) -> Target.
@@ -48,7 +51,7 @@ def _server(scheme: str, rest: str, options: Options) -> Target:
 
 
 def _kvpact(rest: str, options: Options) -> Target:
-    from kvpact.doctor.adapters.kvpact import load
+    from kvpact.doctor.adapters.kvpact_load import load
 
     return load(rest, switches=options.switches, dtype=options.dtype)
 
@@ -91,15 +94,24 @@ BUILT_IN: Mapping[str, Opener] = {
 }
 
 
+#: What stands behind a kind of target.
+_BEHIND: Mapping[str, str] = MappingProxyType({"hf": "FOLDER", "vllm": "FOLDER", "http": "//host:port/v1", "https": "//host:port/v1"})
+
+
 def resolve(text: str, options: Options) -> Target:
     """Raises TargetUnusable."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme in BUILT_IN:
         _refuse_unread(scheme, options)
         return BUILT_IN[scheme](rest, options)
-    for found in entry_points(group=GROUP):
+    others = entry_points(group=GROUP)
+    for found in others:
         if colon and found.name == scheme:
             return found.load()(rest, options)
+    if text in BUILT_IN and not Path(text).exists():
+        raise TargetUnusable(f"{text} is a kind of target, and names none", hint=f"write {text}:{_BEHIND.get(text, 'MODEL')}")
+    if (refused := misread(text)) is not None:
+        raise refused
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):
         from kvpact.doctor.adapters.callables import load
 
@@ -108,4 +120,8 @@ def resolve(text: str, options: Options) -> Target:
     if not colon:
         _refuse_unread("kvpact", options)
         return _kvpact(text, options)
-    raise TargetUnusable(f"{text!r} names no target", hint="hf:FOLDER, module:attribute, http://host:port/v1, or a model's name")
+    near = meant(scheme, (*BUILT_IN, *others.names))
+    raise TargetUnusable(
+        f"{text!r} names no target",
+        hint=f"{near}Targets are hf:FOLDER, vllm:FOLDER, module:attribute, http://host:port/v1, or a model's name",
+    )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Finding, Outcome, Report, Result, Verdict, inconclusive
+from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report, Result, Verdict, inconclusive
 from kvpact.doctor.rule import Rule, Way
 from kvpact.doctor.target import Capability, Target
 from kvpact.errors import KvpactError
@@ -39,19 +39,23 @@ def examine(
         try:
             result = _expected(check(rule, exam), expected or {})
         except OutOfTime:
-            broken_off = broken_off or f"the budget was spent at {rule.code}"
-            result = Result(code=rule.code, outcome=Outcome.SKIPPED, reason=broken_off)
+            broken_off = broken_off or f"{BUDGET_SPENT} at {rule.code}"
+            result = unreached(rule, broken_off)
         results.append(result)
         if watch is not None:
             watch(rule, result)
-    return Report(
-        target=target.name,
-        described=dict(target.describe()),
-        results=tuple(_explained(results)),
-        seconds=time.monotonic() - start,
-        seed=seed,
-        broken_off=broken_off,
-    )
+    return report_of(target, results, seconds=time.monotonic() - start, seed=seed, broken_off=broken_off)
+
+
+def report_of(target: Target, results: Sequence[Result], *, seconds: float, seed: int, broken_off: str | None) -> Report:
+    """Of what rules came to, one after the other."""
+    described = dict(target.describe())
+    explained = tuple(_explained(results))
+    return Report(target=target.name, described=described, results=explained, seconds=seconds, seed=seed, broken_off=broken_off)
+
+
+def unreached(rule: Rule, why: str) -> Result:
+    return Result(code=rule.code, outcome=Outcome.SKIPPED, reason=why, reached=False)
 
 
 def check(rule: Rule, exam: Exam) -> Result:

@@ -27,35 +27,65 @@ Row = NDArray[np.floating[Any]]
 
 
 class Capability(str, Enum):
-    """What a target can do beyond feeding one context and showing the last row."""
+    """What a target can do beyond feeding one context and showing the last row. meaning: the same in words for who has an engine."""
 
-    ALL_ROWS = "all-rows"  #: a feed shows a row for each token that was fed, not for the last one only
-    FULL_ROWS = "full-rows"  #: rows hold the whole vocabulary, as the engine computed them: bits can be compared
-    CHUNK = "chunk"  #: several tokens may be fed to a context that has entries
-    BATCH = "batch"  #: several contexts in one feed: any lengths when they are new, equally many tokens afterwards
-    RAGGED = "ragged"  #: several contexts in one feed with any number of tokens each, new ones and old ones together
-    PADDING = "padding"  #: batches are padded, and `Setting.pad_id` says with what
-    CAPACITY = "capacity"  #: `Setting.capacity` sizes the cache
-    REUSE = "reuse"  #: a new context may take over entries of earlier ones; with `Setting.reuse=False` it never does
-    UNTOLD_REUSE = "untold-reuse"  #: whether earlier contexts' entries are taken over is not known, and can't be turned off
-    SALT = "salt"  #: `Setting.salt` parts those who must not share entries
-    TRUNCATE = "truncate"
-    FORK = "fork"
-    REORDER = "reorder"
-    ABORT = "abort"
-    SAVE = "save"  #: save and load
-    USAGE = "usage"  #: `Session.cached_tokens` tells how many tokens a hit saved
-    ENTRIES = "entries"  #: `Session.entries` reads the cache
-    STORAGE = "storage"  #: `Session.storage` names the memory that entries lie in
-    TABLES = "tables"  #: `Session.cache_view` describes blocks and tables, for the laws of `kvpact.cache.laws`
-    GLASS = "glass"  #: `Target.glass` loads the transparent checkpoint next to the user's model
-    TEXT = "text"  #: `Target.complete` takes text
-    STEPS = "steps"  #: `Session.steps` tells where the latest feed read and wrote
-    ADAPTER = "adapter"  #: `Setting.adapter` picks one of `Target.adapters`, which give other answers over one cache
-    COLLISIONS = "collisions"  #: `Setting.collide` shortens the prefix hash until keys collide
-    GENERATE = "generate"  #: `Target.generate` answers prompts together, as the engine's own scheduler runs them
-    MODULE = "module"  #: `Target.module` is the torch module that a feed runs, in this process
-    WRITTEN = "written"  #: `Session.written` tells what the cache was given, before it stored it
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Capability:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    #: A feed shows a row for each token that was fed, not for the last one only.
+    ALL_ROWS = "all-rows", "scores after every token that is fed can be had, not after the last one only"
+    #: Bits can be compared.
+    FULL_ROWS = "full-rows", "scores are shown for the whole vocabulary, as the engine computed them"
+    CHUNK = "chunk", "several tokens at once can be added to a context that is begun"
+    #: Any lengths when they are new, equally many tokens afterwards.
+    BATCH = "batch", "several contexts can be computed in one call"
+    #: New contexts and old ones together.
+    RAGGED = "ragged", "contexts of one call can get different numbers of tokens"
+    #: `Setting.pad_id`.
+    PADDING = "padding", "batches are padded, and the token they are padded with can be chosen"
+    #: `Setting.capacity`.
+    CAPACITY = "capacity", "the size of the cache can be set"
+    #: With `Setting.reuse=False` it never does.
+    REUSE = "reuse", "a new context can take over what was cached for an equal beginning"
+    #: It is not known whether it does, and can't be turned off.
+    UNTOLD_REUSE = "untold-reuse", "a new context may take over what was cached without telling"
+    #: `Setting.salt`.
+    SALT = "salt", "contexts can be parted by a salt, so that they share nothing cached"
+    #: `Session.truncate`.
+    TRUNCATE = "truncate", "a context can be cut back to its first tokens"
+    FORK = "fork", "a context can be copied, and both go on"
+    REORDER = "reorder", "contexts can change places, as beams do"
+    ABORT = "abort", "a context can be given up while others go on"
+    SAVE = "save", "a context can be saved and loaded again"
+    #: `Session.cached_tokens`.
+    USAGE = "usage", "it tells how many tokens of a prompt were taken from the cache"
+    #: `Session.entries`.
+    ENTRIES = "entries", "cached keys and values can be read"
+    #: `Session.storage`.
+    STORAGE = "storage", "the memory in which keys and values lie can be told"
+    #: `Session.cache_view`, for the laws of `kvpact.cache.laws`.
+    TABLES = "tables", "blocks, their tables and reference counts can be read"
+    #: `Target.glass`, beside the user's model.
+    GLASS = "glass", "it can be loaded with the weights of the glass checkpoint"
+    #: `Target.complete`.
+    TEXT = "text", "it takes text"
+    #: `Session.steps`, of the latest feed.
+    STEPS = "steps", "it tells where each call read and wrote in the cache"
+    #: `Setting.adapter`, one of `Target.adapters`, which give other answers over one cache.
+    ADAPTER = "adapter", "an adapter, such as LoRA, can be chosen for a context"
+    #: `Setting.collide` shortens the hash.
+    COLLISIONS = "collisions", "the hash of prefixes can be made to collide"
+    #: `Target.generate`, as the engine's own scheduler runs them.
+    GENERATE = "generate", "it answers several prompts by itself"
+    #: `Target.module`, in this process.
+    MODULE = "module", "the model is a torch module of this process"
+    #: `Session.written`, before it was stored.
+    WRITTEN = "written", "keys and values can be seen as they were before they were stored"
 
 
 @dataclass(frozen=True, kw_only=True)

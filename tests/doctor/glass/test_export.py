@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from kvpact.cli.doctor_glass import glass
-from kvpact.doctor.adapters.kvpact import load
+from kvpact.doctor.adapters.kvpact_load import load
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.glass.examination import examination

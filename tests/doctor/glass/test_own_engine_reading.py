@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from glass_contexts import assert_shows
-from kvpact.doctor.adapters.kvpact import Kvpact, load
+from kvpact.doctor.adapters.kvpact import Kvpact
+from kvpact.doctor.adapters.kvpact_load import load
 from kvpact.doctor.execution import execute
 from kvpact.doctor.glass.export import MAX_POSITIONS, glass_folder
 from kvpact.doctor.glass.forms import form_for

@@ -16,6 +16,7 @@ from kvpact.doctor.adapters.callable_generate import CallableGenerate
 from kvpact.doctor.adapters.callable_step import CallableStep
 from kvpact.doctor.adapters.declared import Declarations, plain
 from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.nearest import meant
 from kvpact.doctor.target import Target
 
 _PROTOCOL = "step(token_ids, state) -> (logits, state), or generate(token_ids, max_new_tokens); docs/doctor.md tells more"
@@ -24,14 +25,22 @@ _PROTOCOL = "step(token_ids, state) -> (logits, state), or generate(token_ids, m
 def load(text: str, *, vocab: int | None = None, dtype: str | None = None) -> Target:
     """text: `module:attribute`, found from the current directory too. Raises TargetUnusable."""
     module_name, _, path = text.partition(":")
-    module = _imported(module_name)
+    module = imported(module_name)
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
-            names = ", ".join(name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name)))
-            raise TargetUnusable(f"{module_name} has no attribute {path}", hint=f"it has these callables: {names or 'none'}")
+            names = _callables(module)
+            raise TargetUnusable(
+                f"{module_name} has no attribute {path}", hint=f"{meant(path, names)}its callables are {', '.join(names) or 'none'}"
+            )
         found = getattr(found, part)
     return as_callable_target(found, name=text, vocab=vocab, dtype=dtype)
+
+
+def _callables(module: Any) -> list[str]:
+    """Its own ones; what it imports only where there are none."""
+    public = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]
+    return [name for name in public if getattr(getattr(module, name), "__module__", None) == module.__name__] or public
 
 
 def as_callable_target(found: Any, *, name: str, vocab: int | None = None, dtype: str | None = None) -> Target:
@@ -74,7 +83,8 @@ def _target(found: Any, name: str, vocab: int | None) -> Target:
     return CallableStep(found, declared, name=name)
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """A user's module, from the current directory too. Raises TargetUnusable."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,19 +1,21 @@
-"""The caches of transformers, with what each of them can truly do on a given model."""
+"""The caches of transformers, with what each of them can truly do on a given model. Their names are known without torch."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from kvpact.doctor.adapters.callables import imported
 from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.nearest import meant
 from kvpact.doctor.target import Capability
+
+if TYPE_CHECKING:
+    import torch
 
 #: Of every cache object of transformers: deepcopy forks and saves it, letting go of it is an abort, beams reorder it.
 _ANY = frozenset({Capability.FORK, Capability.REORDER, Capability.ABORT, Capability.SAVE})
@@ -41,13 +43,19 @@ def window_of(model: Any) -> int | None:
 
 def kind(name: str, model: Any) -> CacheKind:
     """By name, or the user's own as module:factory. Raises TargetUnusable."""
+    refuse_unknown(name)
+    return own(_factory(name), model, name) if ":" in name else _KINDS[name](model)
+
+
+def refuse_unknown(name: str) -> None:
+    """What can be told of a cache's name, or of a module:factory, before there is a model. Raises TargetUnusable."""
     if ":" in name:
-        return own(_factory(name), model, name)
-    if name not in _KINDS:
+        _factory(name)
+    elif name not in _KINDS:
         raise TargetUnusable(
-            f"transformers has no cache called {name!r} here", hint=f"one of {', '.join(_KINDS)}, or your own as module:factory"
+            f"no cache of transformers is called {name!r}",
+            hint=f"{meant(name, _KINDS)}one of {', '.join(_KINDS)}, or your own as module:factory",
         )
-    return _KINDS[name](model)
 
 
 def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> CacheKind:
@@ -124,6 +132,8 @@ def _quantised_kind(backend: str, module: str | None) -> Callable[[Any], CacheKi
 
 
 def _offloaded_kind(model: Any) -> CacheKind:
+    import torch
+
     if not torch.cuda.is_available():
         raise TargetUnusable(
             "transformers moves offloaded caches between a GPU and the host, and there is no GPU", hint="take another cache"
@@ -152,9 +162,9 @@ def _factory(text: str) -> Callable[[Any, int], Any]:
     """The factory is given what it has parameters for: model, config, and capacity (or max_cache_len, as transformers calls it)."""
     module, _, attribute = text.partition(":")
     try:
-        made = getattr(import_module(module), attribute)
+        made = getattr(imported(module), attribute)
         taken = signature(made).parameters
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise TargetUnusable(f"{text} is no cache factory: {error}", hint="give module:factory, importable from here") from error
     known = {"model", "config", "capacity", "max_cache_len"}
     odd = [
@@ -178,6 +188,8 @@ def stored(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Keys and values [rows, heads, columns, head_dim] as attention reads them back; None for a layer that keeps none of its own."""
     if getattr(layer, "_quantized_keys", None) is None:
         return None if getattr(layer, "keys", None) is None else (layer.keys, layer.values)
+    import torch
+
     both = []
     for kind in ("keys", "values"):
         parts = [layer._dequantize(getattr(layer, f"_quantized_{kind}")), getattr(layer, kind)]

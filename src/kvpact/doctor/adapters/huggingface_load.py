@@ -1,42 +1,83 @@
-"""From a checkpoint folder, or a hub id, to a target."""
+"""From a checkpoint folder, or a hub id, to a target. torch and transformers take seconds to import, so mistakes are told before."""
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from kvpact.doctor.adapters.huggingface import HuggingFace
+from kvpact.doctor.adapters import huggingface_caches as caches
 from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.nearest import meant
 
+if TYPE_CHECKING:
+    from kvpact.doctor.adapters.huggingface import HuggingFace
+
+DTYPES = ("float32", "bfloat16", "float16")
+#: Of transformers. Kernels from the hub (organisation/name) and its variants (paged|name) are left to it.
+ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
 #: Models below this many parameters are faster on one thread.
 _SMALL = 50_000_000
+_FOLDER = "give a checkpoint folder with config.json and weights"
 
 
 def load(
     path: str, *, attention: str | None = None, dtype: str | None = None, cache: str | None = None, threads: int | None = None
 ) -> HuggingFace:
     """A checkpoint folder, or a hub id where the hub can be reached. threads: of torch, for this process. Raises TargetUnusable."""
-    try:
-        from transformers import AutoModelForCausalLM
-    except ImportError as error:
-        raise TargetUnusable("transformers is not installed", hint="pip install transformers") from error
-    options: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
-    if dtype not in (None, "float32", "bfloat16", "float16"):
-        raise TargetUnusable(f"{dtype!r} is no dtype of a model", hint="float32, bfloat16 or float16")
-    try:
-        with _quiet():
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", **options)
-    except (OSError, ValueError, ImportError) as error:
-        raise TargetUnusable(
-            f"transformers can't load {path}: {error}", hint="give a checkpoint folder with config.json and weights"
-        ) from error
+    place = _place(path)
+    if dtype is not None:
+        _refuse_unknown(f"{dtype!r} is no dtype of a model", dtype, DTYPES)
+    if attention is not None and not re.search("[/|]", attention):
+        _refuse_unknown(f"transformers has no attention called {attention!r}", attention, ATTENTIONS)
+    caches.refuse_unknown(cache or "dynamic")
+    for needed in ("transformers", "torch"):
+        if find_spec(needed) is None:
+            raise TargetUnusable(f"{needed} is not installed", hint=f"pip install {needed}")
+    import torch
+
+    model = _model(place, attention, dtype)
     if threads is not None or sum(parameter.numel() for parameter in model.parameters()) < _SMALL:
         torch.set_num_threads(threads or 1)
+    from kvpact.doctor.adapters.huggingface import HuggingFace
+
     return HuggingFace(model.eval(), name=f"hf:{path}", cache=cache or "dynamic")
+
+
+def _place(path: str) -> str:
+    """A folder that can be a checkpoint, or a hub id as it is. Raises TargetUnusable."""
+    if not path:
+        raise TargetUnusable("hf: names no folder", hint=f"{_FOLDER}: hf:FOLDER")
+    folder = Path(path).expanduser()  # no shell does it behind `hf:`
+    if folder.is_dir():
+        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+            raise TargetUnusable(f"{path} has no config.json", hint=_FOLDER)
+        return str(folder)
+    if folder.exists():
+        raise TargetUnusable(f"{path} is a file", hint=f"{_FOLDER}; kvpact's own engine reads a .gguf file: kvpact doctor {path}")
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path):
+        raise TargetUnusable(f"there is no folder {path!r}", hint=f"{_FOLDER}, or a hub id, which is organisation/model")
+    return path
+
+
+def _refuse_unknown(said: str, name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        raise TargetUnusable(said, hint=f"{meant(name, names)}one of {', '.join(names)}")
+
+
+def _model(place: str, attention: str | None, dtype: str | None) -> Any:
+    options: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
+    try:
+        from transformers import AutoModelForCausalLM
+
+        with _quiet():
+            return AutoModelForCausalLM.from_pretrained(place, dtype=dtype or "auto", **options)
+    except (OSError, ValueError, ImportError) as error:
+        raise TargetUnusable(f"transformers can't load {place}: {error}", hint=_FOLDER) from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 
 from kvpact import __version__
 from kvpact.doctor.adapters.kvpact_session import KvpactSession
-from kvpact.doctor.errors import Stalled, TargetUnusable
+from kvpact.doctor.errors import Stalled
 from kvpact.doctor.target import Answer, Capability, Row, Session, Setting, Target
 from kvpact.engine.engine import Engine
 from kvpact.errors import KvpactError
@@ -198,24 +198,3 @@ class Kvpact(Target):
 def _four_bits(data: bytes) -> bytes:
     """16 keys for all prefixes: they collide at once. One more byte keeps the roots of identities apart."""
     return bytes([hashlib.sha256(data).digest()[0] & 15])
-
-
-def load(model: str, *, switches: Sequence[str] = (), dtype: str | None = None, plant: Plant | None = None, **options: Any) -> Kvpact:
-    """A folder, a built-in name or a hub id, as `kvpact run` takes it. Raises TargetUnusable."""
-    from kvpact.attention.registry import BackendRegistry
-    from kvpact.config import EngineConfig
-    from kvpact.model.loader import load_decoder
-    from kvpact.model.resolve import resolve
-    from kvpact.model.tokenizer import Tokenizer
-    from kvpact.switches import apply_switches
-
-    try:
-        config = apply_switches(EngineConfig.from_options(options), [*switches, *([] if dtype is None else [f"dtype={dtype}"])])
-        files = resolve(model)
-        ops = BackendRegistry.default().resolve(config.ops)
-        decoder = load_decoder(Path(files.path), ops=ops, dtype=config.dtype, max_model_len=config.max_model_len)
-        target = Kvpact(decoder, Tokenizer.load(files.path), ops, config, name=f"kvpact:{model}", plant=plant)
-        target.again = lambda other: load(model, switches=switches, dtype=other, plant=plant, **options)
-        return target
-    except KvpactError as error:
-        raise TargetUnusable(f"kvpact can't load {model}: {error.message}", hint=error.hint) from error

@@ -78,7 +78,7 @@ def module_holds_entries(exam: Exam) -> Verdict:
     if not any(looked):
         return inconclusive("the target names no memory of its entries")
     if not kept:
-        return passed(f"{looked[0]} tensors of entries: the module refers to none")
+        return passed(f"the module refers to none of {looked[0]} tensors of entries")
     each, entry = kept[0]
     return failed(
         Finding(

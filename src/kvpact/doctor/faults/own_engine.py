@@ -24,7 +24,8 @@ def tiny_kvpact(
 
     kind: a subclass of Kvpact.
     """
-    from kvpact.doctor.adapters.kvpact import Kvpact, load
+    from kvpact.doctor.adapters.kvpact import Kvpact
+    from kvpact.doctor.adapters.kvpact_load import load
 
     target = load(folder(architecture), switches=switches, plant=plant)
     if kind is not None:

@@ -1,9 +1,9 @@
 """A report as JSON, and back.
 
 One object: `kvpact_report` (the version of this schema), `target`, `described`, `seed`, `broken_off`, `results`. A result has `code`,
-`name`, `outcome`, `reason`, `missing` and `findings`; a finding has the fields of `kvpact.doctor.finding.Finding`, its `program` in the
-form that `kvpact doctor replay` reads. A number that is not finite is the string "inf", "-inf" or "nan". Equal reports give equal
-bytes: there are no times and no dates, unless seconds are asked for.
+`name`, `outcome`, `reason`, `missing`, `reached` and `findings`; a finding has the fields of `kvpact.doctor.finding.Finding`, its
+`program` in the form that `kvpact doctor replay` reads. A number that is not finite is the string "inf", "-inf" or "nan". Equal reports
+give equal bytes: there are no times and no dates, unless seconds are asked for.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def _result(result: Result, seconds: bool) -> dict[str, Any]:
         "outcome": result.outcome.value,
         "reason": result.reason,
         "missing": list(result.missing),
+        "reached": result.reached,
         "findings": [finding_data(finding) for finding in result.findings],
     }
     if seconds:
@@ -89,6 +90,7 @@ def _result_from(data: Mapping[str, Any]) -> Result:
         outcome=Outcome(data["outcome"]),
         reason=data["reason"],
         missing=tuple(data["missing"]),
+        reached=data.get("reached", True),
         findings=tuple(finding_from(item) for item in data["findings"]),
         seconds=data.get("seconds", 0.0),
     )

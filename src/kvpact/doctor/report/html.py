@@ -11,7 +11,7 @@ from kvpact.doctor.codes import CODES, title
 from kvpact.doctor.finding import Finding, Outcome, Report
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.report.evidence import bars, placed, ranges, visible_sets
-from kvpact.doctor.report.lines import ORDER, facts, ordered
+from kvpact.doctor.report.lines import ORDER, broken_off, facts, need, ordered, score
 from kvpact.doctor.report.pictures import difference_picture, placed_picture, visible_picture
 from kvpact.doctor.rule import Rule
 
@@ -37,11 +37,10 @@ def _head(report: Report) -> Iterator[str]:
     found, erred = len(report.findings), count[Outcome.ERROR]
     kind = "bad" if found else "unsure" if erred or report.broken_off else "good"
     said = f"{found} finding{'' if found == 1 else 's'}"
-    score = ", ".join(f"{count[outcome]} {outcome.value}" for outcome in ORDER if count[outcome])
     yield f'<header>\n<p class="soft">kvpact doctor</p>\n<h1>{escape(report.target)}</h1>'
-    yield f'<p class="verdict {kind}">{said}</p>\n<p class="soft">{len(report.results)} rules: {escape(score)}</p>'
-    if report.broken_off:
-        yield f'<p class="verdict unsure">Broken off: {escape(report.broken_off)}</p>'
+    yield f'<p class="verdict {kind}">{said}</p>\n<p class="soft">{len(report.results)} rules: {escape(score(report))}</p>'
+    for line in broken_off(report):
+        yield f'<p class="verdict unsure">{escape(line[:1].upper() + line[1:])}</p>'
     described = (*report.described.items(), ("seed", str(report.seed)))
     items = "".join(f"<li>{escape(key)} <b>{escape(value)}</b></li>" for key, value in described)
     yield f'<ul class="about">{items}</ul>\n</header>'
@@ -102,8 +101,10 @@ def _outcomes(report: Report) -> Iterator[str]:
     for result in sorted(report.results, key=lambda result: ORDER.index(result.outcome)):
         name = escape(title(result.code))
         rule = f'<a href="#about-{result.code}">{name}</a>' if result.code in shown else name
-        outcome = f'<td class="outcome {result.outcome.value}">{result.outcome.value}</td>'
-        yield f'<tr>{outcome}<td class="rule">{rule}</td><td>{escape(result.reason)}</td></tr>'
+        why = "; ".join(map(need, result.missing)) or result.reason
+        said = result.outcome.value if result.reached else "not reached"
+        outcome = f'<td class="outcome {result.outcome.value}">{said}</td>'
+        yield f'<tr>{outcome}<td class="rule">{rule}</td><td>{escape(why)}</td></tr>'
     yield "</tbody></table></div>\n</section>"
 
 

@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from kvpact.doctor.codes import title
-from kvpact.doctor.finding import Finding, Outcome
+from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report
 from kvpact.doctor.report.evidence import ranges, visible_sets
+from kvpact.doctor.target import Capability
 
 #: How reports order outcomes: the most pressing first.
 ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.XPASSED, Outcome.XFAILED, Outcome.INCONCLUSIVE, Outcome.PASSED, Outcome.SKIPPED)
@@ -35,6 +36,32 @@ def facts(finding: Finding) -> Iterator[tuple[str, str]]:
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """What others are explained by comes before them."""
     return sorted(findings, key=lambda finding: finding.explained_by is not None)
+
+
+def need(capability: str) -> str:
+    """What a target would have to offer."""
+    meanings = {each.value: each.meaning for each in Capability}
+    return f"needs {capability} ({meanings[capability]})"
+
+
+def score(report: Report) -> str:
+    """ "1 failed, 24 passed, 5 skipped, 12 not reached"."""
+    reached = [result.outcome for result in report.results if result.reached]
+    counts = [f"{count} {outcome.value}" for outcome in ORDER if (count := reached.count(outcome))]
+    return ", ".join((*counts, *([f"{len(report.unreached)} not reached"] if report.unreached else [])))
+
+
+def broken_off(report: Report) -> Iterator[str]:
+    """Why it ended early, and what it says nothing of; nothing where it went to its end."""
+    if report.broken_off is None:
+        return
+    yield f"broken off: {report.broken_off}"
+    late = report.broken_off.startswith(BUDGET_SPENT)
+    if report.unreached:
+        said = f"{len(report.unreached)} not reached{' in time' if late else ''}: {' '.join(report.unreached)}"
+        yield f"{said}; give more with --budget" if late else said
+    elif late:
+        yield "give more with --budget"
 
 
 def finding_text(finding: Finding, width: int = 100) -> str:

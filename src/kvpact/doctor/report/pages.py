@@ -8,6 +8,7 @@ from kvpact.doctor.codes import FAMILIES, title
 from kvpact.doctor.repeats import repeat_of
 from kvpact.doctor.rule import Rule
 from kvpact.doctor.symptoms import THEMES, themes
+from kvpact.doctor.target import Capability
 
 #: What a target of a level gives the doctor.
 LEVELS = (
@@ -51,6 +52,9 @@ def _ways(rule: Rule) -> Iterator[str]:
     for way in rule.ways:
         needs = ", ".join(sorted(need.value for need in way.needs)) or "nothing"
         yield f"| {way.name} | {needs} | {'exact' if way.exact else 'against the noise floor'} |"
+    needed = frozenset().union(*(way.needs for way in rule.ways))
+    if needed:
+        yield from ("", *(f"- `{each.value}`: {each.meaning}" for each in Capability if each in needed))
 
 
 def _sentence(text: str, *, capital: bool = True) -> str:

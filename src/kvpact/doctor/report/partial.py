@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from kvpact.doctor.codes import title
 from kvpact.doctor.finding import Report, Result
 from kvpact.doctor.rule import Rule
-from kvpact.doctor.runner import Watcher
+from kvpact.doctor.runner import Watcher, report_of, unreached
 from kvpact.doctor.target import Target
 
 
 class Collected:
-    """Watches an examination."""
+    """Watches an examination by `rules`, one after the other."""
 
-    def __init__(self, target: Target, seed: int) -> None:
+    def __init__(self, target: Target, rules: Sequence[Rule], seed: int) -> None:
         self._target = target
+        self._rules = rules
         self._seed = seed
         self._start = time.monotonic()
         self._results: list[Result] = []
-        self._at: Rule | None = None
 
     def watching(self, other: Watcher | None) -> Watcher:
         """Tells `other` as well."""
 
         def watch(rule: Rule, result: Result | None) -> None:
-            self._at = rule
             if result is not None:
                 self._results.append(result)
             if other is not None:
@@ -34,11 +34,8 @@ class Collected:
         return watch
 
     def report(self) -> Report:
-        return Report(
-            target=self._target.name,
-            described=dict(self._target.describe()),
-            results=tuple(self._results),
-            seconds=time.monotonic() - self._start,
-            seed=self._seed,
-            broken_off="interrupted" if self._at is None else f"interrupted at {title(self._at.code)}",
-        )
+        """Every rule is in it; those that had come to nothing yet were not reached."""
+        left = self._rules[len(self._results) :]
+        why = f"interrupted at {title(left[0].code)}" if left else "interrupted while programs were drawn"
+        results = [*self._results, *(unreached(rule, why) for rule in left)]
+        return report_of(self._target, results, seconds=time.monotonic() - self._start, seed=self._seed, broken_off=why)

@@ -11,6 +11,7 @@ from rich.text import Text
 from kvpact.doctor.codes import title
 from kvpact.doctor.finding import Finding, Outcome, Report, Result
 from kvpact.doctor.report import lines
+from kvpact.doctor.report.briefly import Briefly
 
 _STYLES = {
     Outcome.PASSED: "green",
@@ -33,7 +34,7 @@ def show(report: Report, console: Console) -> None:
         for line in finding_lines(finding, width):
             console.print(line, soft_wrap=True)
     for outcome in lines.ORDER:
-        results = [result for result in report.results if result.outcome is outcome]
+        results = [result for result in report.results if result.outcome is outcome and result.reached]
         if results:
             console.print()
             console.print(Text(f"{outcome.value} ({len(results)})", style=_STYLES[outcome]))
@@ -53,9 +54,12 @@ def finding_lines(finding: Finding, width: int = _WIDEST) -> Iterator[Text]:
 
 
 def _results(results: Sequence[Result], width: int) -> Iterator[Text]:
-    """A line for each, and more for a long reason. What a finding says above is not said again."""
+    """A line for each, and more for a long reason. What a finding says above, or a line before, is not said again."""
+    briefly = Briefly()
     for result in results:
         said = "" if result.findings and result.outcome is Outcome.FAILED else result.reason
+        if result.outcome is Outcome.PASSED:
+            said = briefly(said)
         name = f"  {title(result.code):{_NAME - 3}} " if width >= 100 else f"  {title(result.code)}{':' if said else ''} "
         first, *rest = lines.wrapped(f"{name}{said}", width, 0, _NAME if width >= 100 else 8)
         yield Text.assemble(first[: len(name)], (first[len(name) :], "dim"))
@@ -63,25 +67,28 @@ def _results(results: Sequence[Result], width: int) -> Iterator[Text]:
 
 
 def _skipped(results: Sequence[Result], width: int) -> Iterator[Text]:
-    """By what would have to be there, for that is what a reader can change."""
-    groups: defaultdict[str, list[str]] = defaultdict(list)
+    """By what would have to be there, for that is what a reader can change; a rule that needs more stands under each."""
+    needs: defaultdict[str, list[str]] = defaultdict(list)
+    others: defaultdict[str, list[str]] = defaultdict(list)
     for result in results:
-        groups[f"needs {', '.join(result.missing)}" if result.missing else result.reason].append(result.code)
-    for need, codes in sorted(groups.items(), key=lambda item: (not item[0].startswith("needs"), item[0])):
-        yield from (Text(line) for line in lines.wrapped(f"{need}: {' '.join(codes)}", width, 2, 8))
+        for capability in result.missing:
+            needs[lines.need(capability)].append(result.code)
+        if not result.missing:
+            others[result.reason].append(result.code)
+    for why, codes in (*sorted(needs.items()), *sorted(others.items())):
+        yield from (Text(line) for line in lines.wrapped(f"{why}: {' '.join(codes)}", width, 2, 8))
 
 
 def _summary(report: Report, width: int) -> Iterator[Text]:
     """What was examined, and the score."""
-    counts = [(outcome, sum(result.outcome is outcome for result in report.results)) for outcome in lines.ORDER]
-    score = ", ".join(f"{count} {outcome.value}" for outcome, count in counts if count)
     yield Text(report.target, style="bold")
     wide = max(map(len, report.described), default=0)
     for key, value in report.described.items():
         first, *rest = lines.wrapped(value, width, wide + 4)
         yield Text.assemble((f"  {key:{wide}}  ", "dim"), first[wide + 4 :])
         yield from (Text(line) for line in rest)
-    if report.broken_off:
-        yield Text(f"broken off: {report.broken_off}", style="bold yellow")
-    score = f"{score} in {report.seconds:.1f} s (seed {report.seed})"
+    for said in lines.broken_off(report):
+        yield from (Text(line, style="bold yellow") for line in lines.wrapped(said, width, 0, 4))
+    clean = "" if report.findings else "no findings so far: " if report.broken_off else "no findings: "
+    score = f"{clean}{lines.score(report)} in {report.seconds:.1f} s (seed {report.seed})"
     yield from (Text(line, style="bold") for line in lines.wrapped(score, width, 0))

@@ -36,7 +36,9 @@ def declared(exam: Exam) -> Verdict:
         if wrong is not None:
             findings.append(_finding(capability, exam.target.claims.get(capability), wrong, trial))
     told = {(finding.what, finding.got): finding for finding in findings}  # several capabilities may rest on one claim
-    return failed(*told.values()) if told else passed(f"used once each: {', '.join(used) or 'nothing is declared'}")
+    if told:
+        return failed(*told.values())
+    return passed(f"{', '.join(used)} were used once each" if used else "nothing is declared")
 
 
 #: What is wrong with what was seen, given the exam, the open session and the rows by step; None when nothing is.

@@ -26,7 +26,7 @@ def look(exam: Exam) -> Verdict:
         states.append(snapshot(module))
     findings = list(left_behind(*states))
     if not findings:
-        return passed(f"{len(states[-1])} attributes of the module, equal after two sessions of different tokens")
+        return passed(f"{len(states[-1])} attributes of the module are equal after two sessions of different tokens")
     harm = _harm(exam, programs[0])
     whole = Program(steps=programs[0].steps, setting=setting, before=(programs[1],))
     return failed(*(Finding(**{**vars(finding), "got": f"{finding.got}; {harm}", "program": whole}) for finding in findings[:4]))

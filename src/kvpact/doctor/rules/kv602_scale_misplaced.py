@@ -32,7 +32,9 @@ def scales(exam: Exam) -> Verdict:
         return inconclusive("the target does not say how many layers it has")
     if stored is None and unexplained:
         return inconclusive(f"{unexplained} tensors differ from what was given, and no number format is declared: KV601 judges them")
-    return passed(f"{seen} tensors of entries: " + ("equal to what was given, no scale stands between" if stored is None else "own scales"))
+    return passed(
+        f"{seen} tensors of entries " + ("are as they were given, with no scale between" if stored is None else "have scales of their own")
+    )
 
 
 def _finding(found: list[Scaled], program: Program) -> Finding:

@@ -1,0 +1,80 @@
+"""What is wrong with `hf:` is told before torch and transformers are imported, which takes seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvpact.doctor.adapters import huggingface_caches as caches
+from kvpact.doctor.adapters.huggingface_load import ATTENTIONS, DTYPES, load
+from kvpact.doctor.errors import TargetUnusable
+from kvpact.doctor.faults.models import tiny_llama
+
+#: argument, options, what is said, what is hinted at
+MISTAKES: tuple[tuple[str, dict[str, Any], str, str], ...] = (
+    ("./nowhere", {}, "no folder './nowhere'", "organisation/model"),
+    ("nowhere", {}, "no folder 'nowhere'", "organisation/model"),
+    ("empty", {}, "empty has no config.json", "checkpoint folder"),
+    ("weights.gguf", {}, "weights.gguf is a file", "kvpact doctor weights.gguf"),
+    ("model", {"dtype": "float23"}, "'float23' is no dtype", "did you mean float32? one of float32, bfloat16, float16"),
+    ("model", {"cache": "statik"}, "no cache of transformers is called 'statik'", "did you mean static? one of dynamic, "),
+    ("model", {"cache": "nowhere:make"}, "no module nowhere", "PYTHONPATH"),
+    ("model", {"attention": "sppa"}, "no attention called 'sppa'", "did you mean sdpa? one of eager, sdpa, "),
+)
+
+
+@pytest.fixture(autouse=True)
+def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("weights.gguf").touch()
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+
+
+@pytest.mark.parametrize(("path", "options", "said", "hint"), MISTAKES)
+def test_a_mistake_is_told_with_its_way_out(path: str, options: dict[str, Any], said: str, hint: str) -> None:
+    with pytest.raises(TargetUnusable) as refused:
+        load(path, **options)
+    assert said in refused.value.message
+    assert hint in refused.value.hint
+
+
+def test_mistakes_are_told_without_torch() -> None:
+    script = (
+        "import sys\nfrom kvpact.doctor.engine_check import as_target\nfrom kvpact.doctor.resolve import Options\n"
+        f"for path, options in {[(path, options) for path, options, _, _ in MISTAKES]!r}:\n"
+        "    try:\n        as_target('hf:' + path, Options(**options))\n"
+        "    except Exception as error:\n        print(type(error).__name__, *{'torch', 'transformers'} & set(sys.modules))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert ran.stdout.splitlines() == ["TargetUnusable"] * len(MISTAKES)
+
+
+def test_names_are_those_that_transformers_takes() -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    known = {"eager", *(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in name)}
+    assert known <= set(ATTENTIONS)
+
+
+def test_a_checkpoint_is_loaded_with_each_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_llama().save_pretrained(tmp_path / "tiny")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for dtype in DTYPES:
+        target = load("~/tiny", dtype=dtype, attention="eager", cache="static")
+        assert (target.describe()["dtype"], target.describe()["cache"]) == (dtype, "static")
+
+
+def test_a_factory_beside_the_user_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    Path("own_cache_of_a_user.py").write_text(
+        "from transformers import DynamicCache\n\n\ndef make(config):\n    return DynamicCache(config=config)\n"
+    )
+    assert caches.kind("own_cache_of_a_user:make", tiny_llama()).name == "own_cache_of_a_user:make"
