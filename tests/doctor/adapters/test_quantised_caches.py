@@ -119,13 +119,35 @@ def test_the_glass_checkpoint_is_not_read_through_two_bits() -> None:
     assert "KV203" in _failed(examine(examined, select(["KV203"]), shrinks=False))
 
 
-def test_a_scale_over_all_entries_lets_no_rule_about_hidden_content_fail() -> None:
-    """Where the format does not say that positions are quantised each by itself, a row that moves may have been rounded otherwise."""
-    examined = target(AlongPositions)
+def test_where_each_position_is_quantised_by_itself_a_neighbour_may_not_move_a_bit() -> None:
+    """A scale over the rows of a batch is rounding where it may be so, and a fault where the format says otherwise."""
+
+    class OneScale(Residual):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shapes: dict[int, torch.Size] = {}
+
+        def grouped(self, tensor: torch.Tensor) -> torch.Tensor:
+            self.shapes[tensor.numel()] = tensor.shape
+            return tensor.reshape(1, 1, 1, 1, -1)
+
+        def ungrouped(self, groups: torch.Tensor) -> torch.Tensor:
+            return groups.reshape(self.shapes[groups.numel()])
+
+    examined = target(OneScale)
+    assert "KV205" in _failed(examine(examined, select(["KV205"]), shrinks=False))
+    examined.stored = replace(STORED, own=False)
+    assert not _failed(examine(examined, select(["KV205"]), shrinks=False))
+
+
+def test_what_moves_with_hidden_content_under_an_unknown_format_is_no_pass() -> None:
+    examined = target(CropsTheWrongEnd)
     examined.stored = None
-    report = examine(examined, select(["KV2", "KV3"]), shrinks=False)
-    assert not _failed(report)
-    assert Outcome.INCONCLUSIVE in _outcomes(report).values()
+    examined.capabilities -= {Capability.GLASS}
+    assert _outcomes(examine(examined, select(["KV301"]), shrinks=False))["KV301"] is Outcome.INCONCLUSIVE
+    assert "common" in next(
+        result.reason for result in examine(examined, select(["KV301"]), shrinks=False).results if result.code == "KV301"
+    )
 
 
 @pytest.mark.parametrize(("cache", "package"), [("quanto", "optimum-quanto"), ("hqq", "hqq")])
