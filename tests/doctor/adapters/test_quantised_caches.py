@@ -109,8 +109,10 @@ def test_a_cache_of_ones_own_that_quantises_is_lossy_and_is_not_cut_back() -> No
     assert examined.can(Capability.ENTRIES, Capability.FORK, Capability.REORDER)
 
 
-def test_the_glass_checkpoint_is_not_read_through_two_bits() -> None:
-    """They blur what it counts: a healthy cache would be told to hide positions."""
+def test_the_glass_checkpoint_is_not_read_through_few_bits() -> None:
+    """They blur what it counts: a healthy cache would be told to hide positions. Where scales reach farther, four are few."""
+    assert not target().can(Capability.GLASS)
+    assert HuggingFace(tiny_llama(), cache="fp8").can(Capability.GLASS)
     examined = target(TwoBits)
     examined.stored = replace(STORED, bits=2)
     assert not examined.can(Capability.GLASS)
@@ -179,6 +181,20 @@ def test_a_real_backend_declares_its_format_and_keeps_it(cache: str, dtype: torc
     assert set(_outcomes(report).values()) == {Outcome.PASSED}
     examined.stored = replace(examined.stored, bits=5)
     assert "KV601" in _failed(examine(examined, select(["KV601"]), shrinks=False))
+
+
+@_HQQ
+def test_scales_over_all_rows_as_hqq_has_them_by_default_give_no_finding() -> None:
+    """Its own default axis: padding and neighbours share the scales of a context, and blur what the glass checkpoint counts."""
+
+    def make_cache(model: Any, capacity: int) -> Any:
+        from transformers import QuantizedCache
+
+        return QuantizedCache("hqq", model.config, q_group_size=16, residual_length=4)
+
+    examined = HuggingFace(tiny_llama(), make_cache=make_cache)
+    assert examined.stored is None
+    assert not _failed(examine(examined, select(["KV2"]), shrinks=False))
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ _ANY = frozenset({Capability.FORK, Capability.REORDER, Capability.ABORT, Capabil
 _READABLE = frozenset({Capability.ENTRIES, Capability.STORAGE})
 #: Slots of a cache with a fixed size, where no one asks for another.
 SLOTS = 1024
-#: Bits at which the glass checkpoint's counts can still be read.
-_COUNTED = 4
+#: Bits at which the glass checkpoint's counts can still be read: in groups of one position, and where scales reach farther.
+_COUNTED, _COUNTED_AFAR = 4, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> Cache
 def _quantising(name: str, make: Callable[[Any, int], Any], model: Any, offers: frozenset[Capability], otherwise: str) -> CacheKind:
     """Entries can be read, but their memory is not theirs: it holds codes. otherwise: what is said where the format is not known."""
     cache = make(model, SLOTS)
-    stored, bits = quantised.declared(cache, model), getattr(cache.layers[0], "nbits", _COUNTED)
+    stored, bits = quantised.declared(cache, model), getattr(cache.layers[0], "nbits", _COUNTED_AFAR)
     copied = {Capability.FORK, Capability.SAVE} if quantised.copies(cache, model) else frozenset[Capability]()
     return CacheKind(
         name=name,
@@ -89,7 +89,7 @@ def _quantising(name: str, make: Callable[[Any, int], Any], model: Any, offers: 
         offers=offers | copied | {Capability.ENTRIES},
         lossy=otherwise if stored is None else f"entries are stored in {stored.name}",
         stored=stored,
-        coarse=bits < _COUNTED,
+        coarse=bits < (_COUNTED_AFAR if stored is None else _COUNTED),
     )
 
 
