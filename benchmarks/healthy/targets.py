@@ -97,6 +97,21 @@ def _tiny() -> tuple[Healthy, ...]:
     return tuple(found)
 
 
+def _quantised() -> tuple[Healthy, ...]:
+    """Caches for models whose layers all see everything: each backend meets each attention and each precision."""
+    architectures = ("llama", "qwen3", "gpt2", "phi3", "mixtral")
+    return tuple(
+        Healthy(
+            label=f"{architecture}, {attention}, {cache}, {dtype}",
+            target=f"tiny:{architecture}",
+            options={"attention": attention, "cache": cache, "dtype": dtype},
+        )
+        for place, architecture in enumerate(architectures)
+        for cache in ("quanto", "hqq")
+        for attention, dtype in zip(_ATTENTION, _PRECISION if place % 2 == 0 else _PRECISION[::-1], strict=True)
+    )
+
+
 _VLLM = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
@@ -132,6 +147,13 @@ def groups() -> Mapping[str, Group]:
                 about="Random weights, scaled so that attention is far from uniform. Architecture, attention, cache, precision.",
                 targets=_tiny(),
                 packages=("torch",),
+            ),
+            "quantised": Group(
+                title="transformers' quantised caches, tiny models of five architectures",
+                about="4 bits in groups of a head's 8 channels, 8 tokens unquantised at most. Architecture, attention, cache, precision.",
+                targets=_quantised(),
+                environment="quantised",
+                packages=("optimum-quanto", "hqq", "torch"),
             ),
             "vllm": Group(
                 title="vLLM on the CPU, in the doctor's process",

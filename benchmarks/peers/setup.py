@@ -1,6 +1,7 @@
 """Makes each peer's environment and weights under .bench, once: python benchmarks/peers/setup.py [NAME ...]
 
-Names: vllm, llamacpp, openvino; transformers comes with kvpact's own test environment. What can't be had is said, with the
+Names: vllm, llamacpp, openvino, and quantised, which is transformers with the packages of its quantised caches, for the doctor; without
+them transformers comes with kvpact's own test environment. What can't be had is said, with the
 installer's last words, and the comparison then leaves it out. A few minutes and 4 GB; without names, every peer.
 """
 
@@ -28,6 +29,7 @@ RECIPES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         ),
         "llamacpp": (("install", "xllamacpp==2026.10.11549"),),
         "openvino": (("install", "openvino-genai==2026.4.1.0", "numpy"),),
+        "quantised": (("install", "torch==2.13.0", "transformers==5.24.0", "optimum-quanto==0.2.7", "hqq==0.2.8.post1"),),
     }
 )
 WEIGHTS: Mapping[str, tuple[str, type[np.floating]]] = MappingProxyType({"llamacpp": ("f32", np.float32), "openvino": ("f16", np.float16)})

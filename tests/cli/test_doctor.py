@@ -67,6 +67,18 @@ def test_an_engine_that_breaks_off_ends_with_code_2(kvpact: Any) -> None:
     assert "the adapter divides by zero" in out
 
 
+def test_an_offloaded_cache_without_a_gpu_is_refused_in_words(kvpact: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from kvpact.doctor.faults.models import tiny_llama
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    tiny_llama().save_pretrained(tmp_path / "tiny")
+    code, out, err = kvpact("doctor", f"hf:{tmp_path / 'tiny'}", "--cache", "offloaded")
+    assert code == 2
+    assert out == ""
+    assert "torch sees no GPU" in err
+    assert "--cache dynamic" in err
+
+
 def test_the_engine_is_let_go(kvpact: Any) -> None:
     kvpact("doctor", "toy:well", "--select", "KV101")
     assert OPENED[-1].closed == 1

@@ -13,6 +13,8 @@ import numpy as np
 
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.flips import moved as changed
+from kvpact.doctor.flips import shared_scale
 from kvpact.doctor.lineage import swapped
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program
@@ -123,6 +125,9 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
         moved = _moved(exam, program)
         compared += moved.compared
         if moved.effect is not None:
+            blurred = shared_scale(exam)
+            if blurred is not None:
+                return blurred
             smallest = exam.smallest(program, lambda smaller: _moved(exam, smaller).effect is not None)
             again = _moved(exam, smallest)
             if again.effect is None:  # seen once: what ran in between shows as well
@@ -161,7 +166,7 @@ def _moved(exam: Exam, program: Program) -> _Moved:
         if a.context != b.context:
             continue
         count += 1
-        if exam.differs(a.row, b.row):
+        if changed(exam, a.row, b.row):
             apart = distance(a.row, b.row)
             by_position[a.position] = max(apart, by_position.get(a.position, 0.0))
             if effect is None or apart > effect:

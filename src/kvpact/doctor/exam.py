@@ -256,7 +256,7 @@ class Exam(Probes):
     @property
     def exact(self) -> bool:
         """Whether comparisons of equal shapes demand bits here."""
-        return self.noise.repeats and self.target.can(Capability.FULL_ROWS) and not self.target.routed and not self.target.lossy
+        return self.noise.repeats and self.target.can(Capability.FULL_ROWS) and not self.target.routed and not self.target.blurs
 
     def smallest(self, program: Program, fails: Callable[[Program], bool]) -> Program:
         """A smaller program that still fails, as far as the budget allows."""

@@ -48,7 +48,7 @@ def pairs(one: Execution, other: Execution, name: str) -> list[tuple[Seen, Row]]
 
 def moved(exam: Exam, one: Row, other: Row) -> bool:
     """By content that must not matter: in bits, where equal shapes promise equal bits."""
-    if exam.target.routed or exam.target.lossy is not None:
+    if exam.target.routed or exam.target.blurs:
         return clearly(exam, one, other)
     return exam.differs(one, other)
 
@@ -64,12 +64,12 @@ def hardly(exam: Exam, otherwise: str) -> Verdict:
 
 
 def exactly(exam: Exam) -> bool:
-    return exam.exact and not exam.target.routed and exam.target.lossy is None
+    return exam.exact
 
 
 def shared_scale(exam: Exam) -> Verdict | None:
     """Where a lossy cache may take one scale over all that it stores, content that nobody sees moves what everybody reads."""
-    if exam.target.lossy is None:
+    if not exam.target.blurs:
         return None
     return inconclusive(f"{exam.target.lossy}: their scale may be common to what must not be seen; unquantised entries would tell")
 

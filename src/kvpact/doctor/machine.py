@@ -215,7 +215,7 @@ def finding(failure: Failure, target: Target, noise: Noise, seed: int) -> Findin
         else "the log-probabilities of the same tokens computed at once in a fresh context",
         got=f"up to {failure.effect:.3g} nats away",
         where=Where(request=seen.name if seen else None, position=seen.position if seen else None),
-        exact=failure.foreign and noise.repeats and not target.routed and not target.lossy,
+        exact=failure.foreign and noise.repeats and not target.routed and not target.blurs,
         cause=cause,
         cure=cure,
         program=failure.program,

@@ -17,6 +17,8 @@ from kvpact.doctor.target import Capability, Session, Setting
 
 Array = NDArray[Any]
 KINDS = ("keys", "values")
+#: A cache that quantises later than after so many single tokens is not waited for.
+_PATIENCE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +94,20 @@ def into(found: list[Pair], num_layers: int) -> Inspect:
 
 
 def programs(exam: Exam) -> list[Program]:
-    """A prompt and single tokens; rows of unlike lengths side by side. Longer than a declared exact tail, so that a part is quantised."""
-    tail = exam.target.stored.exact_tail if exam.target.stored is not None else 0
+    """A prompt and single tokens; rows of unlike lengths side by side. Longer than a declared exact tail, so that a part is quantised, and
+    long enough for what is quantised later."""
+    stored = exam.target.stored
+    tail = 0 if stored is None else stored.exact_tail
+    singles = stored.rewritten + 1 if stored is not None and 1 < stored.rewritten <= _PATIENCE else 2
     setting = Setting(record=True, reuse=not exam.target.can(Capability.REUSE))
-    long, short = exam.tokens("numbers a", exam.length(tail + 13)), exam.tokens("numbers b", exam.length(tail + 10))
-    steps = (Submit("a", long), Advance((("a", len(long) - 2),)), Advance((("a", 1),)), Advance((("a", 1),)))
-    found = [Program(steps=steps, setting=setting)]
+    long, short = exam.tokens("numbers a", exam.length(tail + 11 + singles)), exam.tokens("numbers b", exam.length(tail + 8 + singles))
+    alone = (Advance((("a", len(long) - singles),)), *(Advance((("a", 1),)),) * singles)
+    found = [Program(steps=(Submit("a", long), *alone), setting=setting)]
     if exam.target.can(Capability.BATCH):
-        first = Advance((("a", len(long) - 1), ("b", len(short) - 1)))
-        both = (Submit("a", long), Submit("b", short), first, Advance((("a", 1), ("b", 1))))
-        found.append(Program(steps=both, setting=setting))
+        last = singles - 1
+        first = Advance((("a", len(long) - last), ("b", len(short) - last)))
+        together = (first, *(Advance((("a", 1), ("b", 1))),) * last)
+        found.append(Program(steps=(Submit("a", long), Submit("b", short), *together), setting=setting))
     return found
 
 

@@ -16,6 +16,9 @@ class Stored:
     key_axis, value_axis: "token" when a group lies along the positions of one channel, "channel" when it lies along one position's
     channels. exact_tail: the newest so many positions are kept as they were given. slack: rounding of the scale itself, as a share
     of a step. read: rounding of the dtype that entries are read back in, as a share of their size: 2**-24 for fp32, 2**-8 for bf16.
+    least: an error that is allowed everywhere, where narrow groups get no scale of their own. rewritten: after so many more tokens the
+    newest, which were exact, are quantised, and the others again; 0 where each is quantised at once and for good. own: what is stored of
+    a position depends on nothing else, so content that must not be seen may not move a bit.
     """
 
     name: str
@@ -26,6 +29,9 @@ class Stored:
     exact_tail: int = 0
     slack: float = 0.02
     read: float = 2.0**-20
+    least: float = 0.0
+    rewritten: int = 0
+    own: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 16:
@@ -48,7 +54,7 @@ class Stored:
         step = (groups.max(-1) - groups.min(-1)) / (2**self.bits - 1)
         members = self.group or moved.shape[-1]
         each = np.repeat(step.reshape(*moved.shape[:-1], -1), members, axis=-1)[..., : moved.shape[-1]]
-        bound = each * (0.5 + self.slack) + self.read * (np.abs(moved) + each)
+        bound = np.maximum(each * (0.5 + self.slack), self.least) + self.read * (np.abs(moved) + each)
         if self._axis(kind) == "token":
             bound = np.moveaxis(bound, -1, 0)
         if self.exact_tail:

@@ -280,5 +280,10 @@ class Target(ABC):
     def close(self) -> None:  # noqa: B027
         """Let the engine go."""
 
+    @property
+    def blurs(self) -> bool:
+        """Whether the rounding of one entry may hang on others: then content that must not be seen moves rows by rounding."""
+        return self.lossy is not None and not (self.stored is not None and self.stored.own)
+
     def can(self, *needed: Capability) -> bool:
         return self.capabilities.issuperset(needed)

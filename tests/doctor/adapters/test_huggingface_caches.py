@@ -43,10 +43,8 @@ def test_a_window_is_what_the_caches_layers_have() -> None:
     assert caches.window_of(tiny_mistral(window=6)) == 6
 
 
-@pytest.mark.parametrize("cache", ["hqq", "offloaded", "nonsense", "nowhere:at_all"])
+@pytest.mark.parametrize("cache", ["nonsense", "nowhere:at_all"])
 def test_what_is_not_there_is_refused_with_a_way_out(cache: str) -> None:
-    if cache == "offloaded" and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
     with pytest.raises(TargetUnusable) as refused:
         HuggingFace(tiny_llama(), cache=cache)
     assert refused.value.hint

@@ -67,13 +67,13 @@ class HuggingFace(Target):
         self.max_len = min(longest, caches.SLOTS) if self.cache.sized else longest
         self.window = caches.window_of(model)
         self.num_layers = int(config.num_hidden_layers)
-        self.lossy = self.cache.lossy
+        self.lossy, self.stored = self.cache.lossy, self.cache.stored or self.stored
         self.routed = any(getattr(config, one, None) for one in _EXPERTS)
         self.layer_windows = caches.layer_windows(config)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._given: dict[str, Any] = {"cache": cache, "make_cache": make_cache}
-        self.capabilities = _OF_MODEL | self.cache.offers | {Capability.GLASS}
+        self.capabilities = _OF_MODEL | self.cache.offers | (frozenset() if self.cache.coarse else {Capability.GLASS})
 
     def open(self, setting: Setting) -> Session:
         return HuggingFaceSession(self, setting)
@@ -86,7 +86,7 @@ class HuggingFace(Target):
             "model": type(self.model).__name__,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "attention": str(self.model.config._attn_implementation),
-            "cache": self.cache.name,
+            "cache": self.cache.name if self.cache.stored is None else f"{self.cache.name}, {self.cache.stored.name}",
             "torch": torch.__version__,
         }
 

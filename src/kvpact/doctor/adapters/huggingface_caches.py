@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
+from kvpact.doctor.adapters import huggingface_quantised as quantised
 from kvpact.doctor.adapters.callables import imported
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.nearest import meant
+from kvpact.doctor.stored import Stored
 from kvpact.doctor.target import Capability
 
 if TYPE_CHECKING:
@@ -22,17 +23,22 @@ _ANY = frozenset({Capability.FORK, Capability.REORDER, Capability.ABORT, Capabil
 _READABLE = frozenset({Capability.ENTRIES, Capability.STORAGE})
 #: Slots of a cache with a fixed size, where no one asks for another.
 SLOTS = 1024
+#: Bits at which the glass checkpoint's counts can still be read: in groups of one position, and where scales reach farther.
+_COUNTED, _COUNTED_AFAR = 4, 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheKind:
-    """make: (model, capacity) -> a new cache. sized: it holds `capacity` tokens and no more. lossy: how it rounds what it stores."""
+    """make: (model, capacity) -> a new cache. sized: it holds `capacity` tokens and no more. lossy: how it rounds what it stores.
+    stored: the number format, where it is known. coarse: too coarse for what the glass checkpoint counts."""
 
     name: str
     make: Callable[[Any, int], Any]
     offers: frozenset[Capability]
     sized: bool = False
     lossy: str | None = None
+    stored: Stored | None = None
+    coarse: bool = False
 
 
 def window_of(model: Any) -> int | None:
@@ -64,10 +70,12 @@ def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> Cache
     found = {Capability.ABORT}
     layers = getattr(cache, "layers", None)
     forgets = any(getattr(layer, "is_sliding", False) and not getattr(layer, "record_past", False) for layer in layers or ())
-    if hasattr(cache, "crop") and not forgets:
+    if hasattr(cache, "crop") and getattr(cache, "is_croppable", True) and not forgets:
         found.add(Capability.TRUNCATE)
     if hasattr(cache, "reorder_cache"):
         found.add(Capability.REORDER)
+    if quantised.quantises(cache):
+        return _quantising(name, make, model, frozenset(found), "entries are quantised by their layers")
     try:
         copy.deepcopy(cache)
         found |= {Capability.FORK, Capability.SAVE}
@@ -76,6 +84,21 @@ def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> Cache
     if layers and all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in layers):
         found |= _READABLE
     return CacheKind(name=name, make=make, offers=frozenset(found))
+
+
+def _quantising(name: str, make: Callable[[Any, int], Any], model: Any, offers: frozenset[Capability], otherwise: str) -> CacheKind:
+    """Entries can be read, but their memory is not theirs: it holds codes. otherwise: what is said where the format is not known."""
+    cache = make(model, SLOTS)
+    stored, bits = quantised.declared(cache, model), getattr(cache.layers[0], "nbits", _COUNTED_AFAR)
+    copied = {Capability.FORK, Capability.SAVE} if quantised.copies(cache, model) else frozenset[Capability]()
+    return CacheKind(
+        name=name,
+        make=make,
+        offers=offers | copied | {Capability.ENTRIES},
+        lossy=otherwise if stored is None else f"entries are stored in {stored.name}",
+        stored=stored,
+        coarse=bits < (_COUNTED_AFAR if stored is None else _COUNTED),
+    )
 
 
 def _dynamic(model: Any, capacity: int) -> Any:
@@ -113,20 +136,18 @@ def _static_kind(model: Any) -> CacheKind:
     return CacheKind(name="static", make=_static, offers=_ANY | _READABLE | {Capability.CAPACITY} | whole, sized=True)
 
 
-def _quantised_kind(backend: str, module: str | None) -> Callable[[Any], CacheKind]:
+def _quantised_kind(backend: str, package: str | None) -> Callable[[Any], CacheKind]:
     def make(model: Any, capacity: int) -> Any:
-        from transformers import QuantizedCache
-
-        return QuantizedCache(backend, model.config)
+        return quantised.make(backend, model)
 
     def chosen(model: Any) -> CacheKind:
-        if module is not None and find_spec(module.partition(".")[0]) is None:
-            raise TargetUnusable(f"the {backend} cache needs {module}, which is not installed", hint=f"pip install {module}")
         try:
             make(model, 0)
         except (ImportError, ValueError) as error:
-            raise TargetUnusable(f"transformers gives no {backend} cache here: {error}", hint="take --cache dynamic") from error
-        return CacheKind(name=backend, make=make, offers=_ANY | {Capability.ENTRIES}, lossy=f"entries are stored as {backend} numbers")
+            hint = "take --cache dynamic" if package is None or isinstance(error, ValueError) else f"pip install {package}"
+            raise TargetUnusable(f"transformers gives no {backend} cache here: {error}", hint=hint) from error
+        offers = frozenset({Capability.REORDER, Capability.ABORT})
+        return _quantising(backend, make, model, offers, f"entries are stored as {backend} numbers")
 
     return chosen
 
@@ -136,7 +157,8 @@ def _offloaded_kind(model: Any) -> CacheKind:
 
     if not torch.cuda.is_available():
         raise TargetUnusable(
-            "transformers moves offloaded caches between a GPU and the host, and there is no GPU", hint="take another cache"
+            "transformers moves offloaded caches between a GPU and the host, and torch sees no GPU here",
+            hint="take --cache dynamic, or examine on a machine with a GPU",
         )
 
     def make(model: Any, capacity: int) -> Any:
@@ -188,13 +210,7 @@ def stored(layer: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Keys and values [rows, heads, columns, head_dim] as attention reads them back; None for a layer that keeps none of its own."""
     if getattr(layer, "_quantized_keys", None) is None:
         return None if getattr(layer, "keys", None) is None else (layer.keys, layer.values)
-    import torch
-
-    both = []
-    for kind in ("keys", "values"):
-        parts = [layer._dequantize(getattr(layer, f"_quantized_{kind}")), getattr(layer, kind)]
-        both.append(torch.cat([part for part in parts if part.dim() == 4], dim=-2))
-    return both[0], both[1]
+    return quantised.read_back(layer)
 
 
 def recorded(cache: Any) -> dict[int, list[tuple[torch.Tensor, torch.Tensor]]]:

@@ -68,7 +68,10 @@ RULE = Rule(
         symptoms=("quality drops with a quantised cache", "fp8 or int4 cache gives garbage", "fine on one model, broken on another"),
         checks="Entries read back, against what the cache was given, within half a step of each group's own scale.",
         matters="A format promises an error. Beyond it the cache loses what the model relies on: outliers of keys first.",
-        lookalikes="A coarse format may hurt a model and keep its promise: then it is the wrong format, and no fault of the cache.",
+        lookalikes="A coarse format may hurt a model and keep its promise: then it is the wrong format, and no fault of the cache. "
+        "transformers' fp8 cache takes a layer's scale from its first call and keeps it, as its docstring says: after a first call of "
+        "one token larger entries are cut off at the end of that scale. How far they may be off is not declared, so this rule does not "
+        "judge it; feed the prompt first, and not one token.",
         causes=((_CAUSE, _CURE),),
     ),
     ways=(Way(name="entries", needs=frozenset({Capability.ENTRIES, Capability.WRITTEN}), check=envelope, exact=True),),
