@@ -35,7 +35,7 @@ class Where:
     slot: int | None = None
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value}" for name, value in vars(self).items() if value is not None) or "everywhere"
+        return ", ".join(f"{name} {value}" for name, value in vars(self).items() if value is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

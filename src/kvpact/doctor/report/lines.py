@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from kvpact.doctor.codes import title
-from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report
+from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report, Where
 from kvpact.doctor.report.evidence import ranges, visible_sets
 from kvpact.doctor.target import Capability
 
@@ -22,7 +22,8 @@ def facts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Label and text, one line each, in the order in which a person asks."""
     yield "expected", finding.expected
     yield "got", finding.got
-    yield "where", str(finding.where)
+    if finding.where != Where():
+        yield "where", str(finding.where)
     if finding.exact:
         yield "certainty", "exact: no rounding can do this"
     elif finding.effect is not None and finding.floor is not None:
