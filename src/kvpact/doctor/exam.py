@@ -12,11 +12,11 @@ import numpy as np
 from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
-from kvpact.doctor.lineage import Pieces, longest, pieces, unordered
+from kvpact.doctor.lineage import Pieces, longest, pieces, swapped, unordered
 from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
 from kvpact.doctor.probes import Probes
 from kvpact.doctor.program import Program, feed
-from kvpact.doctor.shrink import shrink
+from kvpact.doctor.shrink import MOST_RUNS, shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 from kvpact.errors import KvpactError
 
@@ -57,6 +57,7 @@ class Exam(Probes):
         self._power: float | None = None
         self._steady: bool | None = None
         self._kept: dict[str, Any] = {}
+        self._renamings = 0
 
     def kept(self, name: str, make: Callable[[], Any]) -> Any:
         """What several rules look at and is made once: the glass checkpoint's readings, for one."""
@@ -258,9 +259,26 @@ class Exam(Probes):
         """Whether comparisons of equal shapes demand bits here."""
         return self.noise.repeats and self.target.can(Capability.FULL_ROWS) and not self.target.routed and not self.target.lossy
 
-    def smallest(self, program: Program, fails: Callable[[Program], bool]) -> Program:
-        """A smaller program that still fails, as far as the budget allows."""
-        return shrink(program, fails) if self.shrinks else program
+    def smallest(self, program: Program, fails: Callable[[Program], bool], *, runs: int = MOST_RUNS) -> Program:
+        """A smaller program that still fails, as far as the budget allows. What is said of a finding must be measured on it.
+
+        Where contexts may take over what earlier ones left, each try has tokens of its own, and so has what is returned: else a step
+        could go whose entries are still there from the try before, and the program would show nothing on a fresh engine.
+        """
+        if not self.shrinks:
+            return program
+        # Keys that collide do so for these tokens.
+        if not self.target.can(Capability.REUSE) or not program.setting.reuse or program.setting.collide:
+            return shrink(program, fails, runs=runs)
+        smallest = shrink(program, lambda smaller: fails(self._renamed(smaller)), runs=runs)
+        return program if smallest == program else self._renamed(smallest)
+
+    def _renamed(self, program: Program) -> Program:
+        """The same with other tokens, equal where its own are equal."""
+        self._renamings += 1
+        first = min(8, self.num_ids // 4)
+        ids = range(first, self.num_ids)
+        return swapped(program, {token: first + (token - first + self._renamings) % len(ids) for token in ids})
 
     def finding(self, code: str, what: str, gap: Gap, program: Program, *, cause: str, cure: str) -> Finding:
         """Of a program whose rows are far from recomputation."""

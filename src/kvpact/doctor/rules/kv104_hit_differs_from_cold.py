@@ -7,16 +7,37 @@ from typing import Any
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Outcome, Verdict, inconclusive
+from kvpact.doctor.lineage import begun, fed, in_words
 from kvpact.doctor.program import Advance, Program, Submit, feed
+from kvpact.doctor.reuse import in_common
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
 _DECODED = 2
 _CAUSE = "what is taken over does not belong to these tokens at these places: one entry too few or too many, or another's"
 _CURE = "print cached length, position of the first new token and the tokens behind each reused entry; compare with a cold run"
+
+
+def _case(program: Program) -> str:
+    """Of the context that came before and has most in common with the prompt."""
+    prompt = fed(program)["warm"][: begun(program)["warm"]]
+    batched = any(len(step.counts) > 1 for other in program.before for step in other.steps if isinstance(step, Advance))
+    before = [tokens for other in program.before for tokens in fed(other).values()]
+    if not before:
+        return f"it has {in_words(len(prompt))}"
+    nearest = max(before, key=lambda tokens: in_common(tokens, prompt))
+    common = in_common(nearest, prompt)
+    if common < len(prompt):
+        said = f"{common} of its {in_words(len(prompt))} came before"
+    else:
+        said = f"its {in_words(common)} came before" + (f", at the start of {len(nearest)}" if len(nearest) > common else "")
+    return f"{said}, beside another prompt, in one batch" if batched else said
+
+
 _WORDS = Words(
     code="KV104",
     what="a prompt that hits parts from the same prompt cold at position {position}, when {case}",
+    case=_case,
     expected="the log-probabilities of the same tokens in the same pieces, with reuse off",
     cause=_CAUSE,
     cure=_CURE,

@@ -6,6 +6,7 @@ from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.life import by_state
+from kvpact.doctor.lineage import fed_before, in_words
 from kvpact.doctor.program import Program, Truncate, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -17,16 +18,24 @@ _CURE = "cut every layer's keys and values and every length in one place; refuse
 
 def cut_off(exam: Exam) -> Verdict:
     """The same with other tokens in what is cut off."""
-    words = Words(code="KV301", what="tokens that were cut off still show at position {position}, {case}", cause=_CAUSE, cure=_CURE)
-    return unseen(exam, _cases(exam), words)
+    return unseen(exam, _cases(exam), _words("tokens that were cut off still show at position {position}, {case}"))
 
 
 def kept(exam: Exam) -> Verdict:
     """The same without ever having had what is cut off."""
-    words = Words(
-        code="KV301", what="a context that was cut back parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE
-    )
-    return against(exam, _cases(exam), words)
+    return against(exam, _cases(exam), _words("a context that was cut back parts from itself at position {position}, {case}"))
+
+
+def _words(what: str) -> Words:
+    return Words(code="KV301", what=what, case=_case, cause=_CAUSE, cure=_CURE)
+
+
+def _case(program: Program) -> str:
+    cuts = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Truncate)]
+    if not cuts:
+        return "though nothing was cut off"
+    index, last = cuts[-1]
+    return f"after a context of {in_words(fed_before(program, index)[last.name])} was cut back to {last.length}"
 
 
 def _cases(exam: Exam) -> list[Case]:

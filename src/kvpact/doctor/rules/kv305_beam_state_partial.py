@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import begun
 from kvpact.doctor.program import Advance, Program, Reorder, Step, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -17,6 +18,7 @@ _CURE = "reorder everything that is indexed by row in one place; compare each be
 _WORDS = Words(
     code="KV305",
     what="a beam parts from its own tokens at position {position}, {case}",
+    case=lambda program: f"after beams of {', '.join(map(str, begun(program).values()))} tokens changed places",
     expected="the log-probabilities of a batch that was fed these tokens from the beginning",
     cause=_CAUSE,
     cure=_CURE,
