@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
-from kvpact.doctor.lineage import Pieces, longest, pieces, swapped, unordered
+from kvpact.doctor.lineage import Pieces, longest, pieces, rotated, unordered
 from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
 from kvpact.doctor.probes import Probes
 from kvpact.doctor.program import Program, feed
@@ -21,6 +21,7 @@ from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 from kvpact.errors import KvpactError
 
 Inspect = Callable[[Session, Account], object]
+_Made = TypeVar("_Made")
 
 #: Numbers of rows that are kept for comparison: 256 MB.
 _KEPT = 64_000_000
@@ -59,11 +60,12 @@ class Exam(Probes):
         self._kept: dict[str, Any] = {}
         self._renamings = 0
 
-    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+    def kept(self, name: str, make: Callable[[], _Made]) -> _Made:
         """What several rules look at and is made once: the glass checkpoint's readings, for one."""
         if name not in self._kept:
             self._kept[name] = make()
-        return self._kept[name]
+        made: _Made = self._kept[name]
+        return made
 
     @property
     def deadline(self) -> float | None:
@@ -132,12 +134,12 @@ class Exam(Probes):
     @property
     def wider(self) -> Exam | None:
         """An exam of the same target at float32, measured; None where that can't be had."""
-        return self.kept("wider", lambda: self._widened("float32"))  # type: ignore[no-any-return]
+        return self.kept("wider", lambda: self._widened("float32"))
 
     @property
     def widest(self) -> Exam | None:
         """The same at float64, for a target that computes in float32 already."""
-        return self.kept("widest", lambda: self._widened("float64"))  # type: ignore[no-any-return]
+        return self.kept("widest", lambda: self._widened("float64"))
 
     def _widened(self, dtype: str) -> Exam | None:
         from kvpact.doctor.rules.kv001_noise_floor import measure
@@ -206,8 +208,7 @@ class Exam(Probes):
     def steady(self) -> bool:
         """Whether a session shows nothing of those before it: otherwise no two runs can be compared, and KV108 and KV303 say so."""
         if self._steady is None:
-            setting = Setting(reuse=not self.target.can(Capability.REUSE))
-            program = Program(steps=feed("a", self.tokens("steady", 9), 6, 1, 1), setting=setting)
+            program = Program(steps=feed("a", self.tokens("steady", 9), 6, 1, 1), setting=self.cold)
             after = [
                 self.run(replace(program, before=(Program(steps=feed("b", self.tokens(f"steady {length}", length), length - 2)),))).rows
                 for length in (5, 30)
@@ -274,11 +275,8 @@ class Exam(Probes):
         return program if smallest == program else self._renamed(smallest)
 
     def _renamed(self, program: Program) -> Program:
-        """The same with other tokens, equal where its own are equal."""
         self._renamings += 1
-        first = min(8, self.num_ids // 4)
-        ids = range(first, self.num_ids)
-        return swapped(program, {token: first + (token - first + self._renamings) % len(ids) for token in ids})
+        return rotated(program, range(min(8, self.num_ids // 4), self.num_ids), self._renamings)
 
     def finding(self, code: str, what: str, gap: Gap, program: Program, *, cause: str, cure: str) -> Finding:
         """Of a program whose rows are far from recomputation."""

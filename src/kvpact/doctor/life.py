@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
 from kvpact.doctor.lineage import longest
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Save, Step, Submit, Truncate
+from kvpact.doctor.rule import Way
 from kvpact.doctor.target import Capability, Setting
 from kvpact.errors import KvpactError
 
@@ -26,8 +27,8 @@ class Life:
     steps: int
 
 
-def by_state(code: str, *, expected: str, cause: str, cure: str) -> Callable[[Exam], Verdict]:
-    """A way of a rule: fails where the state after a step, or what a step was told, breaks `code`."""
+def state_way(code: str, *, expected: str, cause: str, cure: str, also: Sequence[Capability] = ()) -> Way:
+    """Fails where the state after a step, or what a step was told, breaks `code`. also: what it needs besides tables."""
 
     def check(exam: Exam) -> Verdict:
         life = lives(exam)
@@ -59,7 +60,7 @@ def by_state(code: str, *, expected: str, cause: str, cure: str) -> Callable[[Ex
             )
         )
 
-    return check
+    return Way(name="state", needs=frozenset({Capability.TABLES, *also}), check=check, exact=True)
 
 
 def breaks(exam: Exam, program: Program, code: str) -> Broken | None:

@@ -145,3 +145,8 @@ def swapped(program: Program, tokens: Mapping[int, int]) -> Program:
         return replace(step, tokens=tuple(tokens.get(token, token) for token in step.tokens)) if isinstance(step, Submit) else step
 
     return replace(program, steps=tuple(map(other, program.steps)), before=tuple(swapped(one, tokens) for one in program.before))
+
+
+def rotated(program: Program, ids: range, by: int) -> Program:
+    """The same program with other tokens of `ids`, equal where its own are equal."""
+    return swapped(program, {token: ids[(place + by) % len(ids)] for place, token in enumerate(ids)})

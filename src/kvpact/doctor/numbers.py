@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from kvpact.doctor.exam import Exam, Inspect
 from kvpact.doctor.execution import Account
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.stored import Stored
-from kvpact.doctor.target import Capability, Session, Setting
+from kvpact.doctor.target import Capability, Session
 
 Array = NDArray[Any]
 KINDS = ("keys", "values")
@@ -94,7 +94,7 @@ def into(found: list[Pair], num_layers: int) -> Inspect:
 def programs(exam: Exam) -> list[Program]:
     """A prompt and single tokens; rows of unlike lengths side by side. Longer than a declared exact tail, so that a part is quantised."""
     tail = exam.target.stored.exact_tail if exam.target.stored is not None else 0
-    setting = Setting(record=True, reuse=not exam.target.can(Capability.REUSE))
+    setting = replace(exam.cold, record=True)
     long, short = exam.tokens("numbers a", exam.length(tail + 13)), exam.tokens("numbers b", exam.length(tail + 10))
     steps = (Submit("a", long), Advance((("a", len(long) - 2),)), Advance((("a", 1),)), Advance((("a", 1),)))
     found = [Program(steps=steps, setting=setting)]

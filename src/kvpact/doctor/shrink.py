@@ -113,7 +113,7 @@ def _unforked(program: Program) -> Iterator[Program]:
 def _renamed(step: Step, name: str, to: str) -> Step:
     if isinstance(step, Advance):
         return Advance(tuple((to if each == name else each, count) for each, count in step.counts))
-    return replace(step, name=to) if getattr(step, "name", None) == name else step  # type: ignore[call-arg]
+    return replace(step, name=to) if getattr(step, "name", None) == name else step  # type: ignore[call-arg]  # steps with a name have it as a field
 
 
 def _without(steps: tuple[Step, ...], name: str) -> tuple[Step, ...]:

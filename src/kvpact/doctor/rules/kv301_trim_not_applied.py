@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
-from kvpact.doctor.life import by_state
+from kvpact.doctor.life import state_way
 from kvpact.doctor.lineage import fed_before, in_words
 from kvpact.doctor.program import Program, Truncate, feed
 from kvpact.doctor.rule import Page, Rule, Way
@@ -65,11 +65,8 @@ RULE = Rule(
     ways=(
         Way(name="cut off", needs=frozenset({Capability.TRUNCATE}), check=cut_off, exact=True),
         Way(name="kept", needs=frozenset({Capability.TRUNCATE}), check=kept),
-        Way(
-            name="state",
-            needs=frozenset({Capability.TRUNCATE, Capability.TABLES}),
-            check=by_state("KV301", expected="no more computed than the tokens that were kept", cause=_CAUSE, cure=_CURE),
-            exact=True,
+        state_way(
+            "KV301", expected="no more computed than the tokens that were kept", cause=_CAUSE, cure=_CURE, also=(Capability.TRUNCATE,)
         ),
     ),
 )

@@ -19,7 +19,7 @@ _CURE = "allocate each its own (`torch.zeros(rows, ...)`, [make() for _ in range
 
 def look(exam: Exam) -> Verdict:
     """Unrelated contexts that take nothing over from each other: nothing may be shared, whatever the engine shares elsewhere."""
-    setting = Setting(reuse=not exam.target.can(Capability.REUSE))
+    setting = exam.cold
     looked = 0
     for program in _programs(exam, setting):
         memory: list[Memory] = []

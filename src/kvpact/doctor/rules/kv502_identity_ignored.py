@@ -6,7 +6,7 @@ from itertools import permutations
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.life import by_state
+from kvpact.doctor.life import state_way
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.reuse import cached_tokens, without_reuse
@@ -101,12 +101,7 @@ RULE = Rule(
         seen_in=("vllm-project/vllm#3264", "vllm-project/vllm#44701", "InternLM/lmdeploy#4917", "ROCm/ATOM#1358"),
     ),
     ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV502", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
+        state_way("KV502", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
         Way(name="adapters", needs=frozenset({Capability.REUSE, Capability.ADAPTER, Capability.USAGE}), check=adapters),
     ),
 )
