@@ -92,7 +92,10 @@ RULE = Rule(
         "A mixture of experts with a capacity drops tokens when a batch is full, by design.",
         causes=(
             (_CAUSE, _CURE),
-            ("one position for all rows, counted with the padding", "count each row's positions along its own mask"),
+            (
+                "one position for all rows, counted with the padding",
+                "count each row's positions along its own mask: attention_mask.cumsum(-1) - 1",
+            ),
         ),
         seen_in=("unslothai/unsloth#3699", "ml-explore/mlx-lm#1097", "Blaizzy/mlx-vlm#1946"),
     ),

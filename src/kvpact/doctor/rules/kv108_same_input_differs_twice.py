@@ -95,7 +95,7 @@ RULE = Rule(
         checks="The same feeds in new sessions, after themselves and after a longer other call.",
         matters="If what ran before shows in an answer, no test of any kind can be trusted, and calls may tell of each other.",
         lookalikes="A busy server batches differently each time: its repeats differ by rounding, and not with what ran before.",
-        causes=((_CAUSE, _CURE), ("dropout is on", "put the model into its mode for inference")),
+        causes=((_CAUSE, _CURE), ("dropout is on", "call model.eval() before the first call, and after any training")),
         seen_in=("huggingface/transformers#43952",),
     ),
     ways=(Way(name="histories", needs=frozenset(), check=histories),),

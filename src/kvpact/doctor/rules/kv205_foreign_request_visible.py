@@ -75,7 +75,7 @@ RULE = Rule(
         lookalikes="Another batch size changes roundings; equally many neighbours of equal lengths do not. Mixture-of-experts models "
         "share their experts' capacity among rows, and per-tensor quantisation shares a scale.",
         causes=(remedy("KV205", ""), remedy("KV205", "keys"), remedy("KV205", "ended")),
-        seen_in=("waybarrios/vllm-mlx#380",),
+        seen_in=("waybarrios/vllm-mlx#380", "ggml-org/llama.cpp#28056"),
     ),
     ways=(
         Way(name="change the neighbour in a batch", needs=frozenset({Capability.BATCH}), check=batch, exact=True),

@@ -59,7 +59,13 @@ RULE = Rule(
         checks="A context is cut back and fed on: with other tokens in what is cut off, and beside the same feeds without it.",
         matters="Rejected drafts, edited turns and regenerated answers all rest on it.",
         lookalikes="A window layer can't go back beyond what it has let go of; refusing is right, going on quietly is not.",
-        causes=((_CAUSE, _CURE), ("trim of a rotating or recurrent layer does nothing", "return how many tokens were cut, and look at it")),
+        causes=(
+            (_CAUSE, _CURE),
+            (
+                "trim of a rotating or recurrent layer does nothing",
+                "let trim return how many tokens it cut, and compute the context anew where that is less than was asked",
+            ),
+        ),
         seen_in=("ml-explore/mlx-lm#1109", "huggingface/transformers#30312", "microsoft/onnxruntime-genai#2140"),
     ),
     ways=(

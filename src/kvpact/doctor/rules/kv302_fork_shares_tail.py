@@ -12,7 +12,7 @@ from kvpact.doctor.target import Capability
 
 _FED = 3
 _CAUSE = "both write into the same memory behind the common part: the copy is of a reference, or the last block is shared though not full"
-_CURE = "share only what neither will write to; copy the partly filled end before the first write"
+_CURE = "share only what neither will write to; copy the partly filled end before the first write, or the whole cache (copy.deepcopy)"
 
 
 def other_side(exam: Exam) -> Verdict:
@@ -74,7 +74,6 @@ RULE = Rule(
         matters="A fork promises two contexts for the price of one and a bit. If they meet behind the fork, both are wrong.",
         lookalikes="Sharing the common part is right, and how forks save memory.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("huggingface/transformers#24841", "huggingface/transformers#27612"),
     ),
     ways=(
         Way(name="other side", needs=frozenset({Capability.FORK}), check=other_side, exact=True),

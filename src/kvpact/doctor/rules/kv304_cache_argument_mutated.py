@@ -12,7 +12,7 @@ from kvpact.doctor.target import Capability
 
 _FED = 3
 _CAUSE = "a call writes into the cache object it was given, and the caller still holds that object as the state of before"
-_CURE = "copy on save and on load, or say in the signature that the argument is used up"
+_CURE = "copy on save and on load (copy.deepcopy of the cache object), or say in the signature that the argument is used up"
 
 
 def other_use(exam: Exam) -> Verdict:
@@ -57,7 +57,7 @@ RULE = Rule(
         matters="A prompt that is computed once and used often is the commonest use of a cache, and breaks quietly at the second use.",
         lookalikes="An engine that says its state is used up by a call is right; then saving must copy.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("huggingface/transformers#24841", "huggingface/transformers#34164", "ml-explore/mlx-lm#1097"),
+        seen_in=("ml-explore/mlx-lm#1097",),
     ),
     ways=(Way(name="other use", needs=frozenset({Capability.SAVE}), check=other_use, exact=True),),
 )

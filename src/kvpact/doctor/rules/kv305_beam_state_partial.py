@@ -53,7 +53,7 @@ RULE = Rule(
         matters="A beam with another beam's memory still reads well, and its score is wrong.",
         lookalikes="Beams of equal scores may change places by rounding: here nothing is chosen by score.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("awslabs/sockeye#731", "huggingface/transformers#34232"),
+        seen_in=("huggingface/transformers#34232",),
     ),
     ways=(Way(name="beams", needs=frozenset({Capability.BATCH, Capability.REORDER}), check=beams),),
 )

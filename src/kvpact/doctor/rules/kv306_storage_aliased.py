@@ -101,7 +101,7 @@ RULE = Rule(
         matters="A write through one of them silently changes the other's context; text stays fluent.",
         lookalikes="A prefix that two requests share on purpose is not written by either: the rule uses contexts that share nothing.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("ml-explore/mlx-lm#1097", "waybarrios/vllm-mlx#380"),
+        seen_in=("ml-explore/mlx-lm#1097",),
     ),
     ways=(Way(name="pointers", needs=frozenset({Capability.STORAGE}), check=look, exact=True),),
 )

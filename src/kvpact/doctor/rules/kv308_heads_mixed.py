@@ -32,7 +32,6 @@ RULE = Rule(
         matters="Heads look for different things. With another's entries a head answers a question that nobody asked.",
         lookalikes="Heads that share one set of entries by design are one head here.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("huggingface/transformers#34232",),
     ),
     ways=(Way(name="places", needs=frozenset({Capability.ENTRIES}), check=places, exact=True),),
 )

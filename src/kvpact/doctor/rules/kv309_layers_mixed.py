@@ -32,7 +32,6 @@ RULE = Rule(
         matters="Each layer's entries mean something to that layer alone.",
         lookalikes="Layers that share entries by design keep none of their own.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("huggingface/transformers#34232",),
     ),
     ways=(Way(name="places", needs=frozenset({Capability.ENTRIES}), check=places, exact=True),),
 )

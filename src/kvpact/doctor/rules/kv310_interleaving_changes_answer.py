@@ -48,7 +48,7 @@ RULE = Rule(
         matters="Serving is taking turns. What is kept once for all contexts is right for one of them.",
         lookalikes="Calls have equal shapes here, so a batch's rounding can't be the reason.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("ml-explore/mlx-lm#1097", "huggingface/transformers#43952"),
+        seen_in=("huggingface/transformers#43952",),
     ),
     ways=(Way(name="turns", needs=frozenset(), check=turns),),
 )

@@ -82,12 +82,12 @@ RULE = Rule(
         ),
         causes=(
             (_CAUSE, _CURE),
-            ("a reservation that is rolled back halfway", "undo it in reverse order, all of it"),
+            (
+                "a reservation that is rolled back halfway",
+                "undo table, counts, free queue and planned copies in reverse order, and count blocks before and after",
+            ),
         ),
-        seen_in=(
-            "vllm-project/vllm#46283",
-            "sgl-project/sglang#35270",
-        ),
+        seen_in=("vllm-project/vllm#46283",),
     ),
     ways=(
         state_way("KV401", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),

@@ -69,10 +69,7 @@ RULE = Rule(
         matters="The next request writes over a context that is still being read: fluent text about somebody else's topic.",
         lookalikes="A preempted request has an empty table; its tokens are computed again.",
         causes=((_CAUSE, _CURE),),
-        seen_in=(
-            "vllm-project/vllm#17305",
-            "sgl-project/sglang-jax#982",
-        ),
+        seen_in=("sgl-project/sglang-jax#982",),
     ),
     ways=(
         state_way("KV403", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),

@@ -25,7 +25,6 @@ RULE = Rule(
         seen_in=(
             "vllm-project/vllm#57156",
             "vllm-project/vllm#36939",
-            "InternLM/lmdeploy#4569",
         ),
     ),
     ways=(state_way("KV405", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),),

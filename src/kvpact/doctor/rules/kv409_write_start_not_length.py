@@ -79,10 +79,7 @@ RULE = Rule(
         ),
         lookalikes="A window's ring writes over its oldest entries: that is its purpose.",
         causes=((_CAUSE, _CURE),),
-        seen_in=(
-            "vllm-project/vllm#43810",
-            "vllm-project/vllm#10388",
-        ),
+        seen_in=("huggingface/text-generation-inference#2711",),
     ),
     ways=(
         state_way("KV409", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),

@@ -97,7 +97,6 @@ RULE = Rule(
         lookalikes="Contexts with an equal prefix share blocks that nobody writes: that is no overlap.",
         causes=((_CAUSE, _CURE), _PADDED),
         seen_in=(
-            "ggml-org/llama.cpp#28056",
             "vllm-project/vllm#43810",
             "InternLM/lmdeploy#4569",
         ),

@@ -95,7 +95,10 @@ RULE = Rule(
         lookalikes="Adapters that change only the last layer may share entries and answer rightly.",
         causes=(
             (_CAUSE, _CURE),
-            ("an adapter's name and a salt are untagged strings in one key", "tag each part of the key"),
+            (
+                "an adapter's name and a salt are untagged strings in one key",
+                "hash pairs of kind and value: ('salt', ...), ('adapter', ...)",
+            ),
             ("weights were updated in place", "give each version of the weights its own fingerprint, or forget what is cached"),
         ),
         seen_in=("vllm-project/vllm#3264", "vllm-project/vllm#44701", "InternLM/lmdeploy#4917", "ROCm/ATOM#1358"),

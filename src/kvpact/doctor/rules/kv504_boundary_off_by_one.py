@@ -83,9 +83,12 @@ RULE = Rule(
         causes=(
             (_CAUSE, _CURE),
             ("a hit of the whole prompt leaves nothing to compute", "compute the last token again, for its row is needed"),
-            ("what is trimmed for an exact hit is trimmed for every hit", "trim only there"),
+            ("what is trimmed for an exact hit is trimmed for every hit", "take one token off a hit only when it covers the whole prompt"),
         ),
-        seen_in=("waybarrios/vllm-mlx#311", "ngxson/wllama#114", "waybarrios/vllm-mlx#380"),
+        seen_in=(
+            "waybarrios/vllm-mlx#311",
+            "ngxson/wllama#114",
+        ),
     ),
     ways=(Way(name="sweep", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=sweep),),
 )
