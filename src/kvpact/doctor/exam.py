@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,7 +59,6 @@ class Exam(Probes):
         self._power: float | None = None
         self._steady: bool | None = None
         self._kept: dict[str, Any] = {}
-        self._renamings = 0
 
     def kept(self, name: str, make: Callable[[], _Made]) -> _Made:
         """What several rules look at and is made once: the glass checkpoint's readings, for one."""
@@ -271,12 +271,9 @@ class Exam(Probes):
         # Keys that collide do so for these tokens.
         if not self.target.can(Capability.REUSE) or not program.setting.reuse or program.setting.collide:
             return shrink(program, fails, runs=runs)
-        smallest = shrink(program, lambda smaller: fails(self._renamed(smaller)), runs=runs)
-        return program if smallest == program else self._renamed(smallest)
-
-    def _renamed(self, program: Program) -> Program:
-        self._renamings += 1
-        return rotated(program, range(min(8, self.num_ids // 4), self.num_ids), self._renamings)
+        ids, tries = range(min(8, self.num_ids // 4), self.num_ids), count(1)
+        smallest = shrink(program, lambda smaller: fails(rotated(smaller, ids, next(tries))), runs=runs)
+        return program if smallest == program else rotated(smallest, ids, next(tries))
 
     def finding(self, code: str, what: str, gap: Gap, program: Program, *, cause: str, cure: str) -> Finding:
         """Of a program whose rows are far from recomputation."""
