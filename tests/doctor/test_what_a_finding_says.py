@@ -241,3 +241,13 @@ def test_tries_of_a_program_that_may_hit_have_tokens_of_their_own() -> None:
     assert len(submitted(smallest)["a"]) == 1
     alone = exam.smallest(replace(program, setting=Setting(reuse=False)), lambda smaller: 9 in submitted(smaller).get("a", ()))
     assert submitted(alone) == {"a": (9,)}
+
+
+def test_a_rule_prints_the_same_program_alone_and_after_others() -> None:
+    fault = next(fault for fault in all_faults() if fault.name == "length-lowered-arrays-kept")
+    shown = [
+        [found.program for found in examine(fault.make(), select(codes)).findings if found.code == "KV504"]
+        for codes in (["KV504"], ["KV104", "KV504"])
+    ]
+    assert shown[0]
+    assert shown[0] == shown[1]
