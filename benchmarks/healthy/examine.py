@@ -66,7 +66,7 @@ class Examiner:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the examiner lives
 
     def ask(self, job: dict[str, Any], limit: float) -> dict[str, Any]:
         if self._process is None or self._process.poll() is not None:

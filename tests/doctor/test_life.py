@@ -11,12 +11,13 @@ import pytest
 
 from kvpact.cache import laws
 from kvpact.cache.laws import BlockView, CacheView, FindableView, GroupView, SequenceView, TableView
+from kvpact.doctor.breaks import of_steps, of_view
 from kvpact.doctor.codes import CODES
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.faults.kv401_block_leaked import FAULTS
 from kvpact.doctor.faults.tiny_engine import Tiny
 from kvpact.doctor.finding import Outcome
-from kvpact.doctor.life import lives, of_steps, of_view, programs
+from kvpact.doctor.life import lives, programs
 from kvpact.doctor.registry import all_rules, select
 from kvpact.doctor.runner import examine
 from kvpact.doctor.target import StepView
@@ -92,7 +93,7 @@ def _texts(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def test_every_text_of_every_law_has_a_code_and_a_rule() -> None:
-    from kvpact.doctor.life import _code
+    from kvpact.doctor.breaks import _code
 
     texts = list(_texts(ast.parse(Path(laws.__file__).read_text(encoding="utf-8"))))
     assert {law for law, _ in texts} == {law.__name__ for law in laws.LAWS}

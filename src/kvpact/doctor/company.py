@@ -5,13 +5,16 @@ Both calls have a batch of two. Only the second is padded, if anything is; so wh
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Outcome, Verdict, Where, failed, inconclusive
 from kvpact.doctor.glass.words import remedy
+from kvpact.doctor.lineage import begun
 from kvpact.doctor.noise import Size, distance
-from kvpact.doctor.program import Advance, Program, Submit, feed
+from kvpact.doctor.program import Advance, Program, Step, Submit, feed
 from kvpact.doctor.target import Capability
 
 _SHORT, _LONG, _DECODED = 5, 17, 3
@@ -24,10 +27,10 @@ def beside_a_longer_one(exam: Exam) -> Verdict:
         return Verdict(outcome=Outcome.SKIPPED, reason="the padding itself can be changed" if changed else "batches are not padded")
     if exam.target.routed or exam.target.lossy or not exam.judges:
         return inconclusive("differences of this size are no fault here: padding that can be chosen (`pad_id`) would tell")
-    even, uneven = _program(exam, _SHORT), _program(exam, _LONG)
-    if not _padded_alone(exam, uneven) or any(_size(exam, apart) is not Size.ROUNDING for _, apart in _gaps(exam, even, "a")):
+    uneven = _program(exam, _LONG)
+    if not _by_padding(exam, uneven):
         return sure(exam, "a request beside a longer one does as well as beside one of its own length", 2 * (_DECODED + 1))
-    smallest = exam.smallest(uneven, lambda smaller: _uneven(smaller) and _padded_alone(exam, smaller))
+    smallest = exam.smallest(uneven, lambda smaller: _uneven(smaller) and _by_padding(exam, smaller))
     return failed(_finding(exam, smallest))
 
 
@@ -41,6 +44,24 @@ def _uneven(program: Program) -> bool:
     """Only one place where the two are fed a different number of tokens: their first."""
     calls = [dict(step.counts) for step in program.steps if isinstance(step, Advance)]
     return bool(calls) and calls[0].keys() == {"a", "b"} and calls[0]["a"] < calls[0]["b"]
+
+
+def _by_padding(exam: Exam, program: Program) -> bool:
+    """It goes wrong, and not where the long one begins with as few tokens as the short one."""
+    return _padded_alone(exam, program) and all(_size(exam, apart) is Size.ROUNDING for _, apart in _gaps(exam, _even(program), "a"))
+
+
+def _even(program: Program) -> Program:
+    """The same with as many tokens fewer at the start of the long one as it has more."""
+    short, long = begun(program)["a"], begun(program)["b"]
+    steps: list[Step] = []
+    for step in program.steps:
+        if isinstance(step, Submit) and step.name == "b":
+            step = replace(step, tokens=step.tokens[long - short :])
+        elif isinstance(step, Advance) and ("b", long) in step.counts:
+            step = Advance((("a", short), ("b", short)))
+        steps.append(step)
+    return replace(program, steps=tuple(steps))
 
 
 def _padded_alone(exam: Exam, program: Program) -> bool:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
-from kvpact.doctor.lineage import Pieces, longest, pieces, unordered
+from kvpact.doctor.lineage import Pieces, longest, pieces, rotated, unordered
 from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
 from kvpact.doctor.probes import Probes
 from kvpact.doctor.program import Program, feed
-from kvpact.doctor.shrink import shrink
+from kvpact.doctor.shrink import MOST_RUNS, shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 from kvpact.errors import KvpactError
 
 Inspect = Callable[[Session, Account], object]
+_Made = TypeVar("_Made")
 
 #: Numbers of rows that are kept for comparison: 256 MB.
 _KEPT = 64_000_000
@@ -58,11 +60,12 @@ class Exam(Probes):
         self._steady: bool | None = None
         self._kept: dict[str, Any] = {}
 
-    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+    def kept(self, name: str, make: Callable[[], _Made]) -> _Made:
         """What several rules look at and is made once: the glass checkpoint's readings, for one."""
         if name not in self._kept:
             self._kept[name] = make()
-        return self._kept[name]
+        made: _Made = self._kept[name]
+        return made
 
     @property
     def deadline(self) -> float | None:
@@ -131,12 +134,12 @@ class Exam(Probes):
     @property
     def wider(self) -> Exam | None:
         """An exam of the same target at float32, measured; None where that can't be had."""
-        return self.kept("wider", lambda: self._widened("float32"))  # type: ignore[no-any-return]
+        return self.kept("wider", lambda: self._widened("float32"))
 
     @property
     def widest(self) -> Exam | None:
         """The same at float64, for a target that computes in float32 already."""
-        return self.kept("widest", lambda: self._widened("float64"))  # type: ignore[no-any-return]
+        return self.kept("widest", lambda: self._widened("float64"))
 
     def _widened(self, dtype: str) -> Exam | None:
         from kvpact.doctor.rules.kv001_noise_floor import measure
@@ -205,8 +208,7 @@ class Exam(Probes):
     def steady(self) -> bool:
         """Whether a session shows nothing of those before it: otherwise no two runs can be compared, and KV108 and KV303 say so."""
         if self._steady is None:
-            setting = Setting(reuse=not self.target.can(Capability.REUSE))
-            program = Program(steps=feed("a", self.tokens("steady", 9), 6, 1, 1), setting=setting)
+            program = Program(steps=feed("a", self.tokens("steady", 9), 6, 1, 1), setting=self.cold)
             after = [
                 self.run(replace(program, before=(Program(steps=feed("b", self.tokens(f"steady {length}", length), length - 2)),))).rows
                 for length in (5, 30)
@@ -258,9 +260,20 @@ class Exam(Probes):
         """Whether comparisons of equal shapes demand bits here."""
         return self.noise.repeats and self.target.can(Capability.FULL_ROWS) and not self.target.routed and not self.target.blurs
 
-    def smallest(self, program: Program, fails: Callable[[Program], bool]) -> Program:
-        """A smaller program that still fails, as far as the budget allows."""
-        return shrink(program, fails) if self.shrinks else program
+    def smallest(self, program: Program, fails: Callable[[Program], bool], *, runs: int = MOST_RUNS) -> Program:
+        """A smaller program that still fails, as far as the budget allows. What is said of a finding must be measured on it.
+
+        Where contexts may take over what earlier ones left, each try has tokens of its own, and so has what is returned: else a step
+        could go whose entries are still there from the try before, and the program would show nothing on a fresh engine.
+        """
+        if not self.shrinks:
+            return program
+        # Keys that collide do so for these tokens.
+        if not self.target.can(Capability.REUSE) or not program.setting.reuse or program.setting.collide:
+            return shrink(program, fails, runs=runs)
+        ids, tries = range(min(8, self.num_ids // 4), self.num_ids), count(1)
+        smallest = shrink(program, lambda smaller: fails(rotated(smaller, ids, next(tries))), runs=runs)
+        return program if smallest == program else rotated(smallest, ids, next(tries))
 
     def finding(self, code: str, what: str, gap: Gap, program: Program, *, cause: str, cure: str) -> Finding:
         """Of a program whose rows are far from recomputation."""

@@ -11,12 +11,7 @@ from kvpact.doctor.execution import Execution, Seen
 from kvpact.doctor.finding import Finding, Verdict, Where, inconclusive
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, Step, Submit
-from kvpact.doctor.target import Capability, Row, Setting
-
-
-def cold(exam: Exam) -> Setting:
-    """No hit from an earlier run may change the shapes."""
-    return Setting(reuse=not exam.target.can(Capability.REUSE))
+from kvpact.doctor.target import Row
 
 
 def changed(program: Program, name: str, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Program:

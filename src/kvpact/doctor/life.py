@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kvpact.cache.laws import CacheView, broken_laws
+from kvpact.doctor.breaks import Broken, of_steps, of_view
 from kvpact.doctor.errors import OutOfTime, TargetFailed
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
 from kvpact.doctor.lineage import longest
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Save, Step, Submit, Truncate
-from kvpact.doctor.target import Capability, Setting, StepView
+from kvpact.doctor.rule import Way
+from kvpact.doctor.target import Capability, Setting
 from kvpact.errors import KvpactError
-from kvpact.ids import NULL_BLOCK
-
-
-@dataclass(frozen=True, kw_only=True)
-class Broken:
-    """One place where a step left the cache, or moved entries, as no engine may."""
-
-    code: str
-    got: str
-    step: int
-    where: Where
-
-    @property
-    def place(self) -> str | int:
-        """The block, whatever is wrong with it; else what is wrong."""
-        return self.code if self.where.block is None else self.where.block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,25 +27,8 @@ class Life:
     steps: int
 
 
-#: What breaks a law, by the law and what its text says -> the code. The first that fits.
-_CODES: tuple[tuple[str, str, str], ...] = (
-    ("release", "", "KV401"),
-    ("ownership", r"counts \d+ holders, 0 hold it", "KV401"),
-    ("conservation", "has 0 holders and is in the free queue 0 times", "KV401"),
-    ("conservation", "", "KV402"),
-    ("ownership", r"which it does not hold|shared or findable", "KV410"),
-    ("ownership", "", "KV402"),
-    ("publication", r"entries written|can't be found|does not have", "KV404"),
-    ("publication", "", "KV502"),
-    ("length", "", "KV408"),
-    ("tables", "null block", "KV405"),
-    ("tables", "is free or does not exist", "KV403"),
-    ("tables", "", "KV408"),
-)
-
-
-def by_state(code: str, *, expected: str, cause: str, cure: str) -> Callable[[Exam], Verdict]:
-    """A way of a rule: fails where the state after a step, or what a step was told, breaks `code`."""
+def state_way(code: str, *, expected: str, cause: str, cure: str, also: Sequence[Capability] = ()) -> Way:
+    """Fails where the state after a step, or what a step was told, breaks `code`. also: what it needs besides tables."""
 
     def check(exam: Exam) -> Verdict:
         life = lives(exam)
@@ -74,8 +41,10 @@ def by_state(code: str, *, expected: str, cause: str, cure: str) -> Callable[[Ex
                 return inconclusive("blocks are so large that no context spans several of them")
             return passed(f"{life.steps} states of {life.programs} runs keep the laws of the cache")
         broken, program = life.first[code]
-        smallest = exam.smallest(program, lambda smaller: any(found.code == code for found in _seen(exam, smaller)[0]))
-        again = next((found for found in _seen(exam, smallest)[0] if found.code == code), broken)
+        smallest = exam.smallest(_until(program, broken), lambda smaller: breaks(exam, smaller, code) is not None)
+        again = breaks(exam, smallest, code)
+        if again is None:  # it takes more than the program to see it
+            smallest, again = program, broken
         what = f"after step {again.step + 1} of {smallest.length}, {again.got}"
         return failed(
             Finding(
@@ -91,7 +60,17 @@ def by_state(code: str, *, expected: str, cause: str, cure: str) -> Callable[[Ex
             )
         )
 
-    return check
+    return Way(name="state", needs=frozenset({Capability.TABLES, *also}), check=check, exact=True)
+
+
+def breaks(exam: Exam, program: Program, code: str) -> Broken | None:
+    """A program that the target does not take to its end tells of its last step, and not of the one before."""
+    found, raised = _seen(exam, program)
+    return next((each for each in found if each.code == code and (raised is None or each.step + 1 == len(program.steps))), None)
+
+
+def _until(program: Program, broken: Broken) -> Program:
+    return replace(program, steps=program.steps[: broken.step + 1])
 
 
 def lives(exam: Exam) -> Life:
@@ -163,7 +142,8 @@ def _seen(exam: Exam, program: Program) -> tuple[list[Broken], str | None]:
 
     def observe(session: Any, account: Any, index: int) -> None:
         view = session.cache_view() if exam.target.can(Capability.TABLES) else None
-        broken = list(of_view(view, index, trimmed=index >= 0 and isinstance(program.steps[index], Truncate))) if view is not None else []
+        trimmed = index >= 0 and isinstance(program.steps[index], Truncate)
+        broken = list(of_view(view, index, trimmed=trimmed, fed=account.fed)) if view is not None else []
         if index < 0:
             old.update(each.place for each in broken)
             return
@@ -186,91 +166,6 @@ def _seen(exam: Exam, program: Program) -> tuple[list[Broken], str | None]:
 
 def _first(found: Sequence[Broken]) -> list[Broken]:
     return [broken for broken in found if broken.step == found[0].step]
-
-
-def of_view(view: CacheView, step: int, *, trimmed: bool = False) -> Iterator[Broken]:
-    """Broken laws, each under the code of the rule that explains it. trimmed: whether the step was a truncate."""
-    for violation in broken_laws(view):
-        block = re.search(r"block (\d+)", violation.text)
-        where = Where(block=int(block[1]) if block else None)
-        code = "KV301" if trimmed and violation.law == "length" else _code(violation.law, violation.text, view)
-        yield Broken(code=code, got=violation.text, step=step, where=where)
-
-
-def _code(law: str, text: str, view: CacheView) -> str:
-    if law == "identity":
-        return _clash(text, view)
-    return next(code for name, pattern, code in _CODES if name == law and re.search(pattern, text))
-
-
-def _clash(text: str, view: CacheView) -> str:
-    """Two hold a block for different contexts: of different identities, or one of them wrote over the other."""
-    found = re.search(r"hold block (\d+)", text)
-    block = int(found[1]) if found else NULL_BLOCK
-    holders = {seq.identity for seq in view.sequences if any(block in table.block_ids for table in seq.tables.values())}
-    entries = {group.findable[block].identity for group in view.groups if block in group.findable}
-    if len(holders | entries) > 1:
-        return "KV502"
-    return "KV404" if "the prefix index" in text else "KV410"
-
-
-def of_steps(steps: Sequence[StepView], fed: Mapping[str, tuple[int, ...]], view: CacheView | None, index: int) -> Iterator[Broken]:
-    """What kernels were told, against the lengths that the contexts have. fed: all tokens so far, by context.
-
-    A feed in pieces takes several steps, between which blocks may rightly move: the state is that after the latest one.
-    """
-    writers: dict[tuple[str, int], str] = {}
-    latest = {(step.name, step.group): place for place, step in enumerate(steps)}
-    for place, step in enumerate(steps):
-        stop = step.start + len(step.slots)
-        if step.name not in fed:
-            continue
-        yield from _reads(step, stop, index)
-        last = latest[step.name, step.group] == place
-        yield from _writes(step, fed[step.name], view if last else None, index)
-        holds = view is None or any(map(len, _tables(view, step.group, fed[step.name])))
-        for slot in step.slots if last and holds else ():
-            other = writers.setdefault((step.group, slot), step.name)
-            if other != step.name:
-                got = f"slot {slot} in group {step.group} is written for {step.name} and for {other} in one step"
-                yield Broken(code="KV410", got=got, step=index, where=Where(request=step.name, slot=slot, block=slot // step.block_size))
-
-
-def _reads(step: StepView, stop: int, index: int) -> Iterator[Broken]:
-    if step.read_length > stop:
-        got = f"attention of {step.name} reads {step.read_length} entries, {stop} are written"
-        yield Broken(code="KV408", got=got, step=index, where=Where(request=step.name, position=stop))
-    for place, block in enumerate(step.table):
-        if block == NULL_BLOCK and (place + 1) * step.block_size > step.first_visible and place * step.block_size < step.read_length:
-            got = f"attention of {step.name} reads the null block at index {place} of its table"
-            yield Broken(code="KV405", got=got, step=index, where=Where(request=step.name, block=NULL_BLOCK))
-
-
-def _writes(step: StepView, tokens: tuple[int, ...], view: CacheView | None, index: int) -> Iterator[Broken]:
-    """Each new entry belongs where the state's own table has its position."""
-    tables = [step.table] if view is None else _tables(view, step.group, tokens)
-    for position, slot in enumerate(step.slots, step.start):
-        place, offset = divmod(position, step.block_size)
-        owned = [table[place] * step.block_size + offset for table in tables if place < len(table)]
-        if owned and slot not in owned:
-            got = f"the entry of position {position} of {step.name} is written to slot {slot}, the state says {owned[0]}"
-            yield Broken(code="KV409", got=got, step=index, where=Where(request=step.name, position=position, slot=slot))
-            yield from _trespass(step, tokens, slot, view, index)
-            return
-
-
-def _trespass(step: StepView, tokens: tuple[int, ...], slot: int, view: CacheView | None, index: int) -> Iterator[Broken]:
-    for seq in view.sequences if view is not None else ():
-        place = list(seq.tables[step.group].block_ids)
-        block = slot // step.block_size
-        if tuple(seq.tokens) != tokens and block in place and place.index(block) * step.block_size < seq.num_computed_tokens:
-            got = f"an entry of {step.name} is written to slot {slot}, in a block of another context"
-            yield Broken(code="KV410", got=got, step=index, where=Where(request=step.name, slot=slot, block=block))
-
-
-def _tables(view: CacheView, group: str, tokens: tuple[int, ...]) -> list[Sequence[int]]:
-    """Of every sequence with these tokens: a step names the caller's context, a view does not."""
-    return [seq.tables[group].block_ids for seq in view.sequences if tuple(seq.tokens) == tokens]
 
 
 def entries_after_feeds(exam: Exam, program: Program) -> list[list[Any]]:

@@ -20,6 +20,40 @@ def pieces(program: Program) -> dict[tuple[int, str], Pieces]:
     return _walked(program)[0]
 
 
+def begun(program: Program) -> dict[str, int]:
+    """Tokens of each context's first feed, in the order in which they come."""
+    first: dict[str, int] = {}
+    for step in program.steps:
+        if isinstance(step, Advance):
+            for name, count in step.counts:
+                first.setdefault(name, count)
+    return first
+
+
+def in_words(count: int) -> str:
+    """A number of tokens."""
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
+def submitted(program: Program) -> dict[str, tuple[int, ...]]:
+    """All tokens that each context is given."""
+    given: dict[str, tuple[int, ...]] = {}
+    for step in program.steps:
+        if isinstance(step, Submit):
+            given[step.name] = (*given.get(step.name, ()), *step.tokens)
+    return given
+
+
+def fed(program: Program) -> dict[str, tuple[int, ...]]:
+    """The contexts that are there at the end, with all that they have been fed."""
+    return {name: tuple(token for piece in whole for token in piece) for name, whole in _state(program)[0].items()}
+
+
+def fed_before(program: Program, index: int) -> dict[str, int]:
+    """Lengths of the contexts that are there when the step at `index` comes."""
+    return {name: len(tokens) for name, tokens in fed(replace(program, steps=program.steps[:index])).items()}
+
+
 def longest(program: Program) -> int:
     """Tokens of the longest context that it comes to, in any of its sessions."""
     here = (sum(map(len, whole)) for whole in pieces(program).values())
@@ -111,3 +145,8 @@ def swapped(program: Program, tokens: Mapping[int, int]) -> Program:
         return replace(step, tokens=tuple(tokens.get(token, token) for token in step.tokens)) if isinstance(step, Submit) else step
 
     return replace(program, steps=tuple(map(other, program.steps)), before=tuple(swapped(one, tokens) for one in program.before))
+
+
+def rotated(program: Program, ids: range, by: int) -> Program:
+    """The same program with other tokens of `ids`, equal where its own are equal."""
+    return swapped(program, {token: ids[(place + by) % len(ids)] for place, token in enumerate(ids)})

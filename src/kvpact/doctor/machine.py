@@ -20,7 +20,6 @@ from kvpact.doctor.noise import Noise, Size, distance
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Step, Truncate, feed
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.runner import check
-from kvpact.doctor.shrink import shrink
 from kvpact.doctor.target import Capability, Target
 from kvpact.errors import KvpactError
 
@@ -121,7 +120,7 @@ def _try(exam: Exam, program: Program, number: int, run: Run) -> None:
     if gap.size is Size.FAULT and _confirmed(exam, program):
         run.failures.append(_smallest(exam, program, number, gap))
     elif moved:
-        run.failures.append(_smallest_moved(exam, program, number))
+        run.failures.append(_smallest_moved(exam, program, number, moved))
 
 
 def _measured(exam: Exam, program: Program) -> Gap:
@@ -142,9 +141,11 @@ def _confirmed(exam: Exam, program: Program) -> bool:
 
 def _smallest(exam: Exam, program: Program, number: int, gap: Gap) -> Failure:
     start = _plainly(exam, program, gap)
-    smallest = shrink(start, lambda smaller: _far(exam, smaller), runs=_RUNS)
-    gap = exam.gap(smallest)
-    return Failure(number=number, program=smallest, seen=gap.seen, effect=gap.effect, foreign=False, by_position=gap.by_position)
+    smallest = exam.smallest(start, lambda smaller: _far(exam, smaller), runs=_RUNS)
+    again = exam.gap(smallest)
+    if again.size is Size.FAULT:
+        program, gap = smallest, again
+    return Failure(number=number, program=program, seen=gap.seen, effect=gap.effect, foreign=False, by_position=gap.by_position)
 
 
 def _plainly(exam: Exam, program: Program, gap: Gap) -> Program:
@@ -171,13 +172,15 @@ def _moved(exam: Exam, program: Program) -> list[tuple[Seen, float]]:
     return [(a, distance(a.row, b.row)) for a, b in both if exam.differs(a.row, b.row)]
 
 
-def _smallest_moved(exam: Exam, program: Program, number: int) -> Failure:
-    smallest = shrink(program, lambda smaller: bool(_moved(exam, smaller)), runs=_RUNS)
-    moved = _moved(exam, smallest)
-    seen, effect = max(moved, key=lambda item: item[1]) if moved else (None, 0.0)
+def _smallest_moved(exam: Exam, program: Program, number: int, moved: list[tuple[Seen, float]]) -> Failure:
+    smallest = exam.smallest(program, lambda smaller: bool(_moved(exam, smaller)), runs=_RUNS)
+    again = _moved(exam, smallest)
+    if again:
+        program, moved = smallest, again
+    seen, effect = max(moved, key=lambda item: item[1])
     return Failure(
         number=number,
-        program=smallest,
+        program=program,
         seen=seen,
         effect=effect,
         foreign=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from kvpact.doctor.exam import Exam, Inspect
 from kvpact.doctor.execution import Account
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.stored import Stored
-from kvpact.doctor.target import Capability, Session, Setting
+from kvpact.doctor.target import Capability, Session
 
 Array = NDArray[Any]
 KINDS = ("keys", "values")
@@ -99,7 +99,7 @@ def programs(exam: Exam) -> list[Program]:
     stored = exam.target.stored
     tail = 0 if stored is None else stored.exact_tail
     singles = stored.rewritten + 1 if stored is not None and 1 < stored.rewritten <= _PATIENCE else 2
-    setting = Setting(record=True, reuse=not exam.target.can(Capability.REUSE))
+    setting = replace(exam.cold, record=True)
     long, short = exam.tokens("numbers a", exam.length(tail + 11 + singles)), exam.tokens("numbers b", exam.length(tail + 8 + singles))
     alone = (Advance((("a", len(long) - singles),)), *(Advance((("a", 1),)),) * singles)
     found = [Program(steps=(Submit("a", long), *alone), setting=setting)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kvpact.doctor.compare import cold
 from kvpact.doctor.exam import Exam
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, passed
 from kvpact.doctor.lineage import pieces
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Step, Submit, Truncate, feed
 from kvpact.doctor.target import Capability
@@ -31,25 +32,74 @@ class Misplaced:
     place: tuple[int, int]
     source: tuple[int, int]
 
+    def finding(self, code: str, what: str, program: Program, *, cause: str, cure: str) -> Finding:
+        """Of the program that shows it."""
+        (layer, head), (other, source) = self.place, self.source
+        return Finding(
+            code=code,
+            what=f"{what} after {happened(program)}",
+            expected=f"{self.kind} of layer {layer}, head {head}",
+            got=f"{self.kind} of layer {other}, head {source}",
+            where=Where(request=self.name, layer=layer, head=head),
+            exact=True,
+            cause=cause,
+            cure=cure,
+            program=program,
+            evidence={"layer_expected": layer, "layer_seen": other, "head_expected": head, "head_seen": source},
+        )
 
-def programs(exam: Exam) -> Iterator[tuple[str, Program]]:
+
+#: What moves entries, in words.
+_MOVED: tuple[tuple[type[Step], str], ...] = (
+    (Fork, "it was forked"),
+    (Load, "it was saved and loaded"),
+    (Truncate, "it was cut back"),
+    (Reorder, "beams changed places"),
+    (Abort, "another was given up"),
+)
+
+
+def happened(program: Program) -> str:
+    """What moved entries in it."""
+    return next((said for kind, said in _MOVED if any(isinstance(step, kind) for step in program.steps)), "it was decoded")
+
+
+def judged(exam: Exam, kept: Callable[[Misplaced], bool], told: Callable[[Misplaced, Program], Finding], what: str) -> Verdict:
+    """Entries after everything that moves them, beside those of the same tokens fed plainly. kept: which ones the rule is about. what: has
+    its own entries, for a pass."""
+
+    def found(program: Program) -> list[Misplaced]:
+        return [each for each in misplaced(exam, program) if kept(each)]
+
+    looked = []
+    for program in programs(exam):
+        first = found(program)
+        if first:
+            smallest = exam.smallest(program, lambda smaller: bool(found(smaller)))
+            again = found(smallest)
+            return failed(told(again[0], smallest) if again else told(first[0], program))
+        looked.append(happened(program))
+    return passed(f"every {what} holds its own entries after {', '.join(looked)}")
+
+
+def programs(exam: Exam) -> Iterator[Program]:
     """Everything that moves entries, as far as the target can do it: each ends with contexts that are alive."""
     can, tokens = exam.target.can, exam.tokens("places", 12)
-    yield "it was decoded", Program(steps=feed("a", tokens, 8, 1, 1, 1))
+    yield Program(steps=feed("a", tokens, 8, 1, 1, 1))
     if can(Capability.FORK):
-        yield "it was forked", Program(steps=(*feed("a", tokens[:8]), Fork("a", "b"), *feed("b", tokens[8:10], 1)))
+        yield Program(steps=(*feed("a", tokens[:8]), Fork("a", "b"), *feed("b", tokens[8:10], 1)))
     if can(Capability.SAVE):
-        yield "it was saved and loaded", Program(steps=(*feed("a", tokens[:8]), Save("a", "k"), Load("k", "b"), *feed("b", tokens[8:9])))
+        yield Program(steps=(*feed("a", tokens[:8]), Save("a", "k"), Load("k", "b"), *feed("b", tokens[8:9])))
     if can(Capability.TRUNCATE):
-        yield "it was cut back", Program(steps=(*feed("a", tokens), Truncate("a", 6), *feed("a", tokens[8:9])))
+        yield Program(steps=(*feed("a", tokens), Truncate("a", 6), *feed("a", tokens[8:9])))
     if can(Capability.BATCH, Capability.REORDER):
         given: list[Step] = [Submit(name, (*exam.tokens(f"places {name}", 7), 9)) for name in "abc"]
         names = ("a", "b", "c")
         order = Reorder(names, ("c", "a", "a"))
         steps = (*given, Advance(tuple((name, 7) for name in names)), order, Advance(tuple((name, 1) for name in names)))
-        yield "beams changed places", Program(steps=steps)
+        yield Program(steps=steps)
     if can(Capability.ABORT):
-        yield "another was given up", Program(steps=(*feed("a", tokens[:6]), *feed("b", tokens[4:10]), Abort("a")))
+        yield Program(steps=(*feed("a", tokens[:6]), *feed("b", tokens[4:10]), Abort("a")))
 
 
 def misplaced(exam: Exam, program: Program) -> list[Misplaced]:

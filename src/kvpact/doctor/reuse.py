@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvpact.doctor.exam import Exam, Gap
+from kvpact.doctor.lineage import fed, in_words
 from kvpact.doctor.noise import Size
-from kvpact.doctor.program import Program, Step, feed
+from kvpact.doctor.program import Advance, Program, Step, feed
 from kvpact.doctor.target import Setting
 
 
@@ -52,6 +53,24 @@ def without_reuse(program: Program) -> Program:
 def only_by_reuse(exam: Exam, program: Program) -> bool:
     """Whether b is far from recomputation, and is not where nothing may be taken over."""
     return exam.gap(program, "b").size is Size.FAULT and exam.gap(without_reuse(program), "b").size is Size.ROUNDING
+
+
+def in_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens with which both begin."""
+    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def kind_of(program: Program) -> str:
+    """What context b can hit of what a left, with lengths."""
+    whole = fed(program)
+    first, second = whole.get("a", ()), whole["b"]
+    common, pieces = in_common(first, second), sum(isinstance(step, Advance) for step in program.steps)
+    behind = len(second) - common
+    on = ", which goes on" if pieces > 2 else ""
+    if not behind:
+        return f"exact hit of {in_words(common)}" if len(first) == common else f"hit on a longer entry with {in_words(common)}"
+    kind = "hit" if len(first) == common else "partial hit"
+    return f"{kind} with {in_words(common)} in common and {behind} behind them{on}"
 
 
 def steps_of(*parts: Sequence[Step]) -> tuple[Step, ...]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from itertools import islice
 
 from kvpact.doctor.errors import OutOfTime
+from kvpact.doctor.lineage import begun
 from kvpact.doctor.program import Advance, Expect, Fork, Program, Step, Submit, Truncate
 
 #: Runs spent on shrinking: a small program is a service, not a proof.
-_MOST_RUNS = 60
+MOST_RUNS = 60
 
 
-def shrink(program: Program, fails: Callable[[Program], bool], *, runs: int = _MOST_RUNS) -> Program:
+def shrink(program: Program, fails: Callable[[Program], bool], *, runs: int = MOST_RUNS) -> Program:
     """The smallest program found that still fails; `program` itself when nothing smaller does. runs: most that are tried."""
     left = runs
     changed = True
@@ -112,7 +113,7 @@ def _unforked(program: Program) -> Iterator[Program]:
 def _renamed(step: Step, name: str, to: str) -> Step:
     if isinstance(step, Advance):
         return Advance(tuple((to if each == name else each, count) for each, count in step.counts))
-    return replace(step, name=to) if getattr(step, "name", None) == name else step  # type: ignore[call-arg]
+    return replace(step, name=to) if getattr(step, "name", None) == name else step  # type: ignore[call-arg]  # steps with a name have it as a field
 
 
 def _without(steps: tuple[Step, ...], name: str) -> tuple[Step, ...]:
@@ -130,21 +131,11 @@ def _without(steps: tuple[Step, ...], name: str) -> tuple[Step, ...]:
 
 def _later(program: Program, share: int) -> Program | None:
     """Every context loses the same number of tokens at its start, in the programs before, too: what they have in common stays common."""
-    lengths = [count for each in (program, *program.before) for count in _begun(each).values()]
+    lengths = [count for each in (program, *program.before) for count in begun(each).values()]
     cut = 0 if not lengths else min(lengths) // 2 if share == 2 else min(1, min(lengths) - 1)
     if cut < 1:
         return None
     return replace(_beheaded(program, cut), before=tuple(_beheaded(other, cut) for other in program.before))
-
-
-def _begun(program: Program) -> dict[str, int]:
-    """Tokens of each context's first feed."""
-    begun: dict[str, int] = {}
-    for step in program.steps:
-        if isinstance(step, Advance):
-            for name, count in step.counts:
-                begun.setdefault(name, count)
-    return begun
 
 
 def _beheaded(program: Program, cut: int) -> Program:

@@ -277,7 +277,7 @@ class Target(ABC):
         engine runs on and no prompt gets further."""
         raise NotOffered(Capability.GENERATE)
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:  # noqa: B027  # most engines go with the process
         """Let the engine go."""
 
     @property

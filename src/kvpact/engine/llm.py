@@ -79,7 +79,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation, or a list of them, through the model's chat template."""
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        prompts = [self.chat_prompt(one, add_generation_prompt=add_generation_prompt) for one in conversations]  # type: ignore[arg-type]
+        prompts = [self.chat_prompt(one, add_generation_prompt=add_generation_prompt) for one in conversations]  # type: ignore[arg-type]  # a mapping comes first in one conversation only
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def chat_prompt(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> Prompt:

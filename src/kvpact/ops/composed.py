@@ -154,4 +154,4 @@ def _prepared(record: Record, ops: PrimitiveOperators, done: dict[int, Tensor]) 
             changes[field.name] = tuple(_prepared(item, ops, done) for item in value)
         elif is_dataclass(value):
             changes[field.name] = _prepared(value, ops, done)
-    return replace(record, **changes)  # type: ignore[type-var]
+    return replace(record, **changes)  # type: ignore[type-var]  # as above

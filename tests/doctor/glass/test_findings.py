@@ -16,40 +16,12 @@ from kvpact.doctor.faults.models import tiny_gpt2, tiny_llama, tiny_mistral
 from kvpact.doctor.finding import Outcome
 from kvpact.doctor.glass import ways
 from kvpact.doctor.glass.examination import examination
-from kvpact.doctor.rules import (
-    kv201_future_visible,
-    kv202_padding_visible,
-    kv203_history_missing,
-    kv204_stale_entry_visible,
-    kv205_foreign_request_visible,
-    kv206_window_off_by_one,
-    kv207_sink_missing,
-    kv211_position_not_advanced,
-    kv212_position_counts_padding,
-    kv213_position_shifted_after_reuse,
-    kv214_key_rotated_twice_or_not_at_all,
-    kv215_layers_disagree_on_position,
-)
+from kvpact.doctor.registry import all_rules
 from kvpact.doctor.rules.kv001_noise_floor import RULE as NOISE
 from kvpact.doctor.runner import check
 
-RULES = {
-    module.RULE.code: module.RULE
-    for module in (
-        kv201_future_visible,
-        kv202_padding_visible,
-        kv203_history_missing,
-        kv204_stale_entry_visible,
-        kv205_foreign_request_visible,
-        kv206_window_off_by_one,
-        kv207_sink_missing,
-        kv211_position_not_advanced,
-        kv212_position_counts_padding,
-        kv213_position_shifted_after_reuse,
-        kv214_key_rotated_twice_or_not_at_all,
-        kv215_layers_disagree_on_position,
-    )
-}
+#: Of the family of sight and positions: those that the glass checkpoint tells.
+RULES = {rule.code: rule for rule in all_rules() if any(way.name == "glass read-out" for way in rule.ways)}
 #: Doubles of the own engine are held to their names by the whole matrix, those of public reports by tests of their own.
 _OTHERS = [fault.name for fault in all_faults() if fault.name.startswith("kvpact-") or ".corpus." in fault.make.__module__]
 MINE = [fault for fault in all_faults() if fault.code in RULES and fault.name not in _OTHERS]

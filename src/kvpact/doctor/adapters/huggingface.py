@@ -269,7 +269,8 @@ class HuggingFaceSession(Session):
         row, length = batch.names.index(name), batch.lengths[name]
         parts = zip(*self._written[id(batch)][layer], strict=True)
         whole = (torch.cat([part[row] for part in kind], dim=-2) for kind in parts)
-        return tuple(each[:, -length:].transpose(0, 1).float().numpy() for each in whole)  # type: ignore[return-value]
+        keys, values = (each[:, -length:].transpose(0, 1).float().numpy() for each in whole)
+        return keys, values
 
     def storage(self) -> Sequence[Memory]:
         found = []

@@ -123,7 +123,8 @@ class Kvpact(Target):
         engine = Engine(decoder, tokenizer, ops, config)
         if setting.collide:
             for cache in engine.manager.groups:
-                cache.pool.index._digest = _four_bits
+                # A secret that is always the same: a program that shows a collision shows it on every engine.
+                cache.pool.index._digest, cache.pool.index._secret = _four_bits, b""
         if self._plant is not None:
             self._plant(engine.inject, engine)
         return engine

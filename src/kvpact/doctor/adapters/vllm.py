@@ -6,6 +6,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ class Vllm(Target):
                 told = whole[name].prompt_logprobs
                 rows = [*(self._row(told[place]) for place in range(len(told) - new[name] + 1, len(told))), *rows]
             cached = int(output.num_cached_tokens or 0)
-            shown[name] = Shown(rows=rows, cached=lambda cached=cached: cached)  # type: ignore[misc]
+            shown[name] = Shown(rows=rows, cached=partial(int, cached))
         return shown
 
     def _generate(self, contexts: Sequence[Sequence[int]], salt: str | None, *, prompt: bool = False) -> Sequence[Any]:

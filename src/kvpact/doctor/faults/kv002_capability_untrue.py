@@ -14,7 +14,7 @@ class _ClaimsUsage(HuggingFace):
     """Says that hits are counted; no session of it counts any."""
 
     @property
-    def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
+    def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]  # a plain field of the base
         return self._declared | {Capability.USAGE}
 
     @capabilities.setter

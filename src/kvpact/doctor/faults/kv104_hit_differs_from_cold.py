@@ -26,7 +26,7 @@ class _TailKept(Reusing):
 
     def take(self, kept: Batch, length: int) -> Batch:
         taken = copy.deepcopy(kept)
-        taken.hidden = taken.mask.shape[1] - length  # type: ignore[attr-defined]
+        taken.hidden = taken.mask.shape[1] - length  # type: ignore[attr-defined]  # the double's own mark
         return taken
 
     def positions(self, batch: Batch, num_new: int) -> Any:

@@ -37,7 +37,7 @@ class _OffsetLost(HuggingFace):
 class _OffsetLostSession(HuggingFaceSession):
     def load(self, name: str, saved: Any) -> None:
         super().load(name, saved)
-        self._batches[name].lost = self._batches[name].lengths[name]  # type: ignore[attr-defined]
+        self._batches[name].lost = self._batches[name].lengths[name]  # type: ignore[attr-defined]  # the double's own mark
 
 
 class _StaleRequest(HuggingFace):

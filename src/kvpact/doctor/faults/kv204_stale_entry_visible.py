@@ -34,13 +34,13 @@ class _EndedSession(HuggingFaceSession):
     def _begin(self, names: list[str], lengths: list[int]) -> Batch:
         new = not self._batches
         batch = super()._begin(names, lengths)
-        if new and len(names) == 1 and self._target.left is not None:  # type: ignore[attr-defined]
-            batch.cache, self._target.left = self._target.left, None  # type: ignore[attr-defined]
+        if new and len(names) == 1 and self._target.left is not None:  # type: ignore[attr-defined]  # the double's target has it
+            batch.cache, self._target.left = self._target.left, None  # type: ignore[attr-defined]  # the double's target has it
         return batch
 
     def close(self) -> None:
         alone = [batch for batch in self._batches.values() if len(batch.names) == 1]
-        self._target.left = alone[0].cache if alone else None  # type: ignore[attr-defined]
+        self._target.left = alone[0].cache if alone else None  # type: ignore[attr-defined]  # the double's target has it
 
 
 class _BufferSeen(HuggingFace):

@@ -18,7 +18,7 @@ class _RowsExchanged(HuggingFace):
 
     def call(self, input_ids: Tensor, batch: Batch) -> Tensor:
         if input_ids.shape[1] == 1 and len(batch.names) > 1 and not hasattr(batch, "exchanged"):
-            batch.exchanged = True  # type: ignore[attr-defined]
+            batch.exchanged = True  # type: ignore[attr-defined]  # the double's own mark
             for layer in batch.cache.layers:
                 for part in self.parts:
                     setattr(layer, part, _exchanged(getattr(layer, part), batch))

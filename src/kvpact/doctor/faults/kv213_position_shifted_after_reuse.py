@@ -27,7 +27,7 @@ class _Drifting(HuggingFace):
 class _CutSession(HuggingFaceSession):
     def truncate(self, name: str, length: int) -> None:
         batch = self._batches[name]
-        batch.drift = getattr(batch, "drift", 0) + batch.lengths[name] - length  # type: ignore[attr-defined]
+        batch.drift = getattr(batch, "drift", 0) + batch.lengths[name] - length  # type: ignore[attr-defined]  # the double's own mark
         super().truncate(name, length)
 
 
@@ -35,7 +35,7 @@ class _LoadSession(HuggingFaceSession):
     def load(self, name: str, saved: Any) -> None:
         super().load(name, saved)
         batch = self._batches[name]
-        batch.drift = -batch.lengths[name]  # type: ignore[attr-defined]
+        batch.drift = -batch.lengths[name]  # type: ignore[attr-defined]  # the double's own mark
 
 
 class _Cut(_Drifting):

@@ -31,7 +31,7 @@ class _KeptOnTheModel(HuggingFace):
 class _KeptSession(HuggingFaceSession):
     def _begin(self, names: list[str], lengths: list[int]) -> Batch:
         batch = super()._begin(names, lengths)
-        kept = self._target.kept  # type: ignore[attr-defined]
+        kept = self._target.kept  # type: ignore[attr-defined]  # the double's target has it
         for layer, both in zip(batch.cache.layers, kept or (), strict=False):
             layer.update(*(entries.repeat(len(names), 1, 1, 1) for entries in both))
         return batch
@@ -39,7 +39,7 @@ class _KeptSession(HuggingFaceSession):
     def close(self) -> None:
         for batch in self._batches.values():
             ends = [(layer.keys[:1, :, -1:], layer.values[:1, :, -1:]) for layer in batch.cache.layers]
-            self._target.kept = ends  # type: ignore[attr-defined]
+            self._target.kept = ends  # type: ignore[attr-defined]  # the double's target has it
 
 
 class _OneLayerKept(_KeptOnTheModel):
@@ -62,7 +62,7 @@ class _OneLayerKept(_KeptOnTheModel):
 class _OneLayerSession(HuggingFaceSession):
     def close(self) -> None:
         for batch in self._batches.values():
-            self._target.kept = batch.cache.layers[1].values[0, :, -1].flatten() / 2  # type: ignore[attr-defined]
+            self._target.kept = batch.cache.layers[1].values[0, :, -1].flatten() / 2  # type: ignore[attr-defined]  # the double's target has it
 
 
 FAULTS = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from kvpact.doctor.adapters.huggingface import HuggingFace
@@ -42,9 +44,9 @@ class _Half(PreallocatedLayer):
         super().write(buffer, new.bfloat16().to(new), start, stop)
 
 
-def _of(kind: type[HuggingFace], layer: type) -> HuggingFace:
+def _of(kind: type[Quantised] | type[Preallocated], layer: Any) -> HuggingFace:
     target = kind(tiny_llama())
-    target.layer_class = layer  # type: ignore[attr-defined]
+    target.layer_class = layer
     return target
 
 

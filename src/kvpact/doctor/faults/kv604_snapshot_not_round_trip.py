@@ -49,7 +49,7 @@ class _OffsetLost(HuggingFaceSession):
 
     def load(self, name: str, saved: Any) -> None:
         super().load(name, saved)
-        self._batches[name].restored = self._batches[name].mask.shape[1]  # type: ignore[attr-defined]
+        self._batches[name].restored = self._batches[name].mask.shape[1]  # type: ignore[attr-defined]  # the double's own mark
 
 
 class _RestartsAtZero(_Faulty):

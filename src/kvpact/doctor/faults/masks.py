@@ -35,7 +35,7 @@ class OwnWindow(OwnMask):
     rule = Visibility(window=8)
 
     @property
-    def window(self) -> int | None:  # type: ignore[override]
+    def window(self) -> int | None:  # type: ignore[override]  # a plain field of the base
         return self.rule.window
 
     @window.setter
@@ -43,7 +43,7 @@ class OwnWindow(OwnMask):
         """The model declares none: the mask makes it."""
 
     @property
-    def layer_windows(self) -> Sequence[int | None] | None:  # type: ignore[override]
+    def layer_windows(self) -> Sequence[int | None] | None:  # type: ignore[override]  # a plain field of the base
         """The mask's in each layer; unknown with sinks, which stay visible outside it."""
         return None if self.rule.sinks else (self.rule.window,) * (self.num_layers or 0)
 
@@ -52,7 +52,7 @@ class OwnWindow(OwnMask):
         """The configuration's, which knows nothing of the mask."""
 
     @property
-    def sinks(self) -> int:  # type: ignore[override]
+    def sinks(self) -> int:  # type: ignore[override]  # a plain field of the base
         return self.rule.sinks
 
     def sees(self, q: Tensor, k: Tensor, batch: Batch, num_new: int) -> Tensor:

@@ -29,14 +29,14 @@ def tiny_llama(*, seed: int = 0, attention: str = "eager", **changes: Any) -> An
     """A LlamaForCausalLM in eval mode, fp32."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return _built(LlamaForCausalLM, LlamaConfig(**(_COMMON | changes)), seed, attention)
+    return built(LlamaForCausalLM, LlamaConfig(**(_COMMON | changes)), seed, attention)
 
 
 def tiny_mistral(*, window: int = 8, seed: int = 0, attention: str = "eager", **changes: Any) -> Any:
     """A MistralForCausalLM whose every layer sees the last `window` tokens."""
     from transformers import MistralConfig, MistralForCausalLM
 
-    return _built(MistralForCausalLM, MistralConfig(**(_COMMON | changes), sliding_window=window), seed, attention)
+    return built(MistralForCausalLM, MistralConfig(**(_COMMON | changes), sliding_window=window), seed, attention)
 
 
 def tiny_gpt2(*, seed: int = 0, attention: str = "eager") -> Any:
@@ -54,10 +54,10 @@ def tiny_gpt2(*, seed: int = 0, attention: str = "eager") -> Any:
         bos_token_id=None,
         eos_token_id=None,
     )
-    return _built(GPT2LMHeadModel, config, seed, attention)
+    return built(GPT2LMHeadModel, config, seed, attention)
 
 
-def _built(kind: Any, config: Any, seed: int, attention: str) -> Any:
+def built(kind: Any, config: Any, seed: int, attention: str) -> Any:
     """Built from `seed` alone: the global generator is left as it was."""
     config._attn_implementation = attention
     with torch.random.fork_rng(devices=[]):

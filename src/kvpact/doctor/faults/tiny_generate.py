@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvpact.doctor.errors import Refused, Stalled
+from kvpact.doctor.faults.tiny_session import TinySession
 from kvpact.doctor.target import Answer, Row, Setting
 
 if TYPE_CHECKING:
     from kvpact.doctor.faults.tiny_engine import Tiny
-    from kvpact.doctor.faults.tiny_session import TinySession
 
 _PATIENCE = 4
 
@@ -29,11 +29,12 @@ class Running:
 
 def generate(target: Tiny, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Answer]:
     session = target.open(setting)
+    assert isinstance(session, TinySession)
     answers: dict[str, Answer] = {}
     running = []
     try:
         for index, prompt in enumerate(prompts):
-            if target.fits(len(prompt) + new_tokens, session.pool):  # type: ignore[attr-defined]
+            if target.fits(len(prompt) + new_tokens, session.pool):
                 running.append(Running(name=str(index), waits=list(prompt), known=list(prompt)))
             else:
                 answers[str(index)] = Answer(tokens=(), rows=(), refused=f"{len(prompt) + new_tokens} tokens never fit the pool")
@@ -44,7 +45,7 @@ def generate(target: Tiny, prompts: Sequence[Sequence[int]], new_tokens: int, se
                 raise Stalled(f"{len(running)} requests get no further", hint="they wait for room that nobody gives back")
             for one in tuple(running):
                 if one in running:
-                    _step(target, session, one, running)  # type: ignore[arg-type]
+                    _step(target, session, one, running)
                     if len(one.answer) == new_tokens:
                         answers[one.name] = Answer(tokens=tuple(one.answer), rows=tuple(one.rows))
                         session.abort(one.name)

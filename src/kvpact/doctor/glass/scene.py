@@ -155,7 +155,7 @@ def _change(state: _State, step: object) -> None:
     elif isinstance(step, Abort):
         _lose(state, step.name, range(len(state.given.get(step.name, []))), Whose.ENDED)
         for part in (state.given, state.fed, state.padding, state.after):
-            part.pop(step.name, None)  # type: ignore[attr-defined]
+            part.pop(step.name, None)  # type: ignore[attr-defined]  # each is a dict by name
 
 
 def _reorder(state: _State, step: Reorder) -> None:

@@ -63,7 +63,10 @@ _REMEDIES: Mapping[tuple[str, str], Remedy] = {
         "the row of one position holds, or is read as, that of another",
         "check the index arithmetic of the write against that of the read: the slot of position p is the same in both",
     ),
-    ("KV203", ""): ("the mask or the table hides positions that belong to the request", "print mask and table of this call"),
+    ("KV203", ""): (
+        "the mask or the table hides positions that belong to the request",
+        "print mask and block table of that call: the hidden position is masked, or its block is missing or another",
+    ),
     ("KV204", "unwritten"): (
         "the whole buffer is attended to, the never written part included",
         "mask or cut the buffer at the context's length",
@@ -96,7 +99,7 @@ _REMEDIES: Mapping[tuple[str, str], Remedy] = {
     ),
     ("KV205", ""): (
         "rows or block tables of two requests are exchanged or overlap",
-        "check which row, slot or table this request's step used; reorder caches only together with their requests",
+        "print row, block table and slots of both requests at that step: none may be in both; reorder both together",
     ),
     ("KV206", "wide"): (
         "the window counts the query's predecessors and not the query itself, or is not applied here",

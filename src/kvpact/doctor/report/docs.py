@@ -50,11 +50,12 @@ def repeat_by(fault: Fault) -> Repeat | None:
 
 
 def write_repeats(folder: Path, codes: Sequence[str] = ()) -> list[Path]:
-    """By the first double of each rule whose finding has a program."""
+    """By the first double of each rule whose finding has a program; those of public reports come last, for they need longer ones."""
     written = []
     for code, doubles in groupby(all_faults(), lambda fault: fault.code):
         if not codes or code in codes:
-            repeat = next(filter(None, map(repeat_by, doubles)), None)
+            in_order = sorted(doubles, key=lambda fault: ".corpus." in fault.make.__module__)
+            repeat = next(filter(None, map(repeat_by, in_order)), None)
             if repeat is not None:
                 file = folder / f"{code}.json"
                 file.write_text(repeat.as_json(), encoding="utf-8")

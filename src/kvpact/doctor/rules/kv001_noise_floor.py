@@ -9,7 +9,7 @@ from kvpact.doctor.finding import Verdict, inconclusive, passed
 from kvpact.doctor.noise import FAR, LEAST, Noise, distance, grain, same_bits
 from kvpact.doctor.program import Advance, Program, Step, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Setting
+from kvpact.doctor.target import Capability
 
 _LENGTH = 24
 _ROUNDS = 3
@@ -59,7 +59,7 @@ def _program(exam: Exam, tokens: tuple[int, ...]) -> Program:
         steps += (*(Submit(name, tokens) for name in copies), Advance(tuple((name, len(tokens)) for name in copies)))
     if exam.target.can(Capability.ALL_ROWS):
         steps += feed("longer", (*tokens, *exam.tokens("noise end", 9)))
-    return Program(steps=tuple(steps), setting=Setting(reuse=not exam.target.can(Capability.REUSE)))
+    return Program(steps=tuple(steps), setting=exam.cold)
 
 
 def _names(contexts: Mapping[str, Sequence[int]]) -> list[str]:

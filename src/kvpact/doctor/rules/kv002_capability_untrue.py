@@ -75,7 +75,7 @@ def _finding(capability: Capability, claim: Claim | None, wrong: str, program: P
 
 
 def _fed(exam: Exam) -> Program:
-    return Program(steps=feed("a", exam.tokens("capability", 6)), setting=Setting(reuse=not exam.target.can(Capability.REUSE)))
+    return Program(steps=feed("a", exam.tokens("capability", 6)), setting=exam.cold)
 
 
 def _pair(exam: Exam, *counts: tuple[int, int]) -> Program:

@@ -6,6 +6,7 @@ from kvpact.doctor.compare import Case, Words, against
 from kvpact.doctor.continuation import decoded
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import begun
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -18,6 +19,7 @@ _CURE = "print mask, positions and cached length of the first decode step beside
 _WORDS = Words(
     code="KV101",
     what="decoding over the cache parts from recomputation at position {position}, {case}",
+    case=lambda program: f"after a prompt of {begun(program)['a']}",
     expected="the log-probabilities of the same tokens computed at once in a fresh context",
     cause=_CAUSE,
     cure=_CURE,

@@ -6,6 +6,7 @@ from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.continuation import answered_together
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import begun, fed_before, in_words
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -13,9 +14,25 @@ from kvpact.doctor.target import Capability
 _DECODED = 4
 _CAUSE = "rows of a batch share something that is each row's own: padding, positions, a length, an order"
 _CURE = "print mask, positions and cached length of each row of the batch beside those of the row alone; all must agree"
+
+
+def _case(program: Program) -> str:
+    sizes = begun(program)
+    calls = [(index, dict(step.counts)) for index, step in enumerate(program.steps) if isinstance(step, Advance)]
+    for index, counts in calls:
+        old = fed_before(program, index)
+        new = sorted(counts.keys() - old.keys())
+        if new and len(new) < len(counts):
+            longest = max(old[name] for name in counts.keys() & old.keys())
+            return f"a prompt of {counts[new[0]]} joins a context that has {in_words(longest)}"
+    how = "are decoded together" if sum(len(counts) > 1 for _, counts in calls) > 1 else "come in one call"
+    return f"prompts of {' and '.join(map(str, sizes.values()))} tokens {how}"
+
+
 _WORDS = Words(
     code="KV102",
     what="a row of a batch parts from the same context alone at position {position}, when {case}",
+    case=_case,
     expected="the log-probabilities of the same tokens in the same pieces, in calls of their own",
     cause=_CAUSE,
     cure=_CURE,
@@ -76,7 +93,10 @@ RULE = Rule(
         "A mixture of experts with a capacity drops tokens when a batch is full, by design.",
         causes=(
             (_CAUSE, _CURE),
-            ("one position for all rows, counted with the padding", "count each row's positions along its own mask"),
+            (
+                "one position for all rows, counted with the padding",
+                "count each row's positions along its own mask: attention_mask.cumsum(-1) - 1",
+            ),
         ),
         seen_in=("unslothai/unsloth#3699", "ml-explore/mlx-lm#1097", "Blaizzy/mlx-vlm#1946"),
     ),

@@ -5,15 +5,24 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
-from kvpact.doctor.program import Program, feed
+from kvpact.doctor.program import Advance, Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
 _CAUSE = "several tokens on top of a filled cache get a mask or positions as if they were the beginning"
 _CURE = "offset both by the cached length: token i of a piece stands at cached + i and sees cached + i + 1 keys"
+
+
+def _case(program: Program) -> str:
+    sizes = [count for step in program.steps if isinstance(step, Advance) for _, count in step.counts]
+    even = len(set(sizes[:-1])) == 1 and sizes[-1] <= sizes[0]
+    return f"{sum(sizes)} tokens in pieces of {sizes[0] if even else ', '.join(map(str, sizes))}"
+
+
 _WORDS = Words(
     code="KV103",
     what="a prompt in pieces parts from the prompt at once at position {position}, {case}",
+    case=_case,
     expected="the log-probabilities of the same tokens computed at once in a fresh context",
     cause=_CAUSE,
     cure=_CURE,

@@ -10,9 +10,10 @@ from typing import Any
 from kvpact.doctor.compare import Case, Words, against, lengths, sure
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Outcome, Verdict, failed, inconclusive
-from kvpact.doctor.lineage import swapped
+from kvpact.doctor.lineage import begun, fed, in_words, swapped
 from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, Size
 from kvpact.doctor.program import Advance, Program, Submit, feed
+from kvpact.doctor.reuse import in_common
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
@@ -23,9 +24,28 @@ _UNTOLD_CAUSE = (
     "something of an earlier prompt is taken over that is not worth the tokens that both share: too much matches, more is kept than what "
     "matches, or what is handed out goes on being changed by another call"
 )
+
+
+def _case(program: Program) -> str:
+    """Of the context that came before and has most in common with the prompt."""
+    prompt = fed(program)["warm"][: begun(program)["warm"]]
+    batched = any(len(step.counts) > 1 for other in program.before for step in other.steps if isinstance(step, Advance))
+    before = [tokens for other in program.before for tokens in fed(other).values()]
+    if not before:
+        return f"it has {in_words(len(prompt))}"
+    nearest = max(before, key=lambda tokens: in_common(tokens, prompt))
+    common = in_common(nearest, prompt)
+    if common < len(prompt):
+        said = f"{common} of its {in_words(len(prompt))} came before"
+    else:
+        said = f"its {in_words(common)} came before" + (f", at the start of {len(nearest)}" if len(nearest) > common else "")
+    return f"{said}, beside another prompt, in one batch" if batched else said
+
+
 _WORDS = Words(
     code="KV104",
     what="a prompt that hits parts from the same prompt cold at position {position}, when {case}",
+    case=_case,
     expected="the log-probabilities of the same tokens in the same pieces, with reuse off",
     cause=_CAUSE,
     cure=_CURE,
@@ -96,7 +116,11 @@ def untold(exam: Exam) -> Verdict:
         gap = _stepped(exam, program, turns)
         compared += gap.compared
         if gap.effect > least and fails(program):
-            return failed(_untold(exam, label, replace(gap, size=Size.FAULT), floor, exam.smallest(program, fails)))
+            smallest = exam.smallest(program, fails)
+            again = _stepped(exam, smallest, turns)
+            if again.effect <= least:
+                smallest, again = program, gap
+            return failed(_untold(exam, replace(again, size=Size.FAULT), floor, smallest))
         if gap.effect > max(NEAR * floor, LEAST):
             unclear = max(unclear, gap.effect)
     if unclear:
@@ -122,9 +146,9 @@ def _stepped(exam: Exam, program: Program, turns: Iterator[int]) -> Gap:
     return exam.between(Program(steps=feed("warm", tokens, *[1] * len(tokens))), fresh)
 
 
-def _untold(exam: Exam, label: str, gap: Gap, floor: float, program: Program) -> Finding:
+def _untold(exam: Exam, gap: Gap, floor: float, program: Program) -> Finding:
     position = None if gap.seen is None else gap.seen.position
-    what = f"a prompt parts from the same tokens fed one by one at position {position}, when {label}"
+    what = f"a prompt parts from the same tokens fed one by one at position {position}, when {_case(program)}"
     found = exam.finding("KV104", what, gap, program, cause=_UNTOLD_CAUSE, cure=_CURE)
     return replace(found, floor=floor, expected="the log-probabilities of the same tokens, fed one by one to a new context")
 

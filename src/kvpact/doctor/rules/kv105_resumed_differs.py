@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import fed_before, in_words
 from kvpact.doctor.program import Abort, Load, Program, Save, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -12,7 +13,17 @@ from kvpact.doctor.target import Capability
 _DECODED = 3
 _CAUSE = "something that belongs to the context is not saved, or not brought back: a length, a mask, positions, a layer"
 _CURE = "list all state that a context has, and compare it after loading with what it was before saving"
-_WORDS = Words(code="KV105", what="a context parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+
+
+def _case(program: Program) -> str:
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Save | Abort):
+            how = "saved at {} and loaded" if isinstance(step, Save) else "given up at {} and fed again"
+            return f"after it was {how.format(in_words(fed_before(program, index)[step.name]))}"
+    return "with nothing saved or given up"
+
+
+_WORDS = Words(code="KV105", what="a context parts from itself at position {position}, {case}", case=_case, cause=_CAUSE, cure=_CURE)
 
 
 def saved(exam: Exam) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import begun
 from kvpact.doctor.program import Program, Step, Truncate, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -18,7 +19,20 @@ _CAUSE = (
 _CURE = (
     "after each rejection compare the length of every layer with the tokens that were accepted; refuse drafts where a layer can't go back"
 )
-_WORDS = Words(code="KV106", what="decoding with drafts parts from plain decoding at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+
+
+def _case(program: Program) -> str:
+    cut = sum(isinstance(step, Truncate) for step in program.steps)
+    return f"after {cut} {'draft was' if cut == 1 else 'drafts were'} taken back on a prompt of {begun(program)['a']}"
+
+
+_WORDS = Words(
+    code="KV106",
+    what="decoding with drafts parts from plain decoding at position {position}, {case}",
+    case=_case,
+    cause=_CAUSE,
+    cure=_CURE,
+)
 
 
 def drafts(exam: Exam) -> Verdict:

@@ -7,16 +7,28 @@ from dataclasses import replace
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Verdict
-from kvpact.doctor.program import Program, Submit, feed
+from kvpact.doctor.lineage import in_words, submitted
+from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Setting
 
 _DECODED = 4
 _CAUSE = "slots that were never written are attended to, or a mask is aligned to the capacity and not to the length"
 _CURE = "cut keys, values and mask to the number of entries, or hide every slot from the length on"
+
+
+def _needed(program: Program) -> int:
+    return sum(map(len, submitted(program).values()))
+
+
+def _case(program: Program) -> str:
+    return f"{in_words(_needed(program))} and {(program.setting.capacity or 0) - _needed(program)} slots to spare"
+
+
 _WORDS = Words(
     code="KV107",
     what="the answer depends on the cache's capacity from position {position} on, with {case}",
+    case=_case,
     expected="the log-probabilities of the same program in a cache that has room for its tokens and no more",
     cause=_CAUSE,
     cure=_CURE,
@@ -37,8 +49,7 @@ def capacities(exam: Exam) -> Verdict:
         return f"{length} tokens and {more} slots to spare", build
 
     def gap(program: Program) -> Gap:
-        needed = sum(len(step.tokens) for step in program.steps if isinstance(step, Submit))
-        return exam.between(program, replace(program, setting=replace(program.setting, capacity=needed)))
+        return exam.between(program, replace(program, setting=replace(program.setting, capacity=_needed(program))))
 
     return against(exam, [case(length, more) for length in lengths(exam, (6, 33)) for more in (1, 40, 150)], _WORDS, gap=gap)
 

@@ -11,7 +11,7 @@ from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive,
 from kvpact.doctor.noise import FAR, LEAST, distance
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Row, Setting
+from kvpact.doctor.target import Row
 
 _PROMPT, _DECODED, _TURNS = 11, 4, 3
 #: Nats. No rounding of a repeated call is this large in most of its rows.
@@ -38,7 +38,7 @@ def _small(exam: Exam, worst: float) -> Verdict:
 
 
 def _compared(exam: Exam, turn: int) -> tuple[Finding | None, float]:
-    setting = Setting(reuse=not exam.target.can(Capability.REUSE))
+    setting = exam.cold
     tokens = exam.tokens(f"twice {turn}", _PROMPT + _DECODED)
     program = Program(steps=feed("a", tokens, _PROMPT, *[1] * (_DECODED - 1)), setting=setting)
     longer = exam.tokens(f"longer {turn}", 26)
@@ -102,7 +102,7 @@ RULE = Rule(
         checks="The same feeds in new sessions, after themselves and after a longer other call.",
         matters="If what ran before shows in an answer, no test of any kind can be trusted, and calls may tell of each other.",
         lookalikes="A busy server batches differently each time: its repeats differ by rounding, and not with what ran before.",
-        causes=((_CAUSE, _CURE), ("dropout is on", "put the model into its mode for inference")),
+        causes=((_CAUSE, _CURE), ("dropout is on", "call model.eval() before the first call, and after any training")),
         seen_in=("huggingface/transformers#43952",),
     ),
     ways=(Way(name="histories", needs=frozenset(), check=histories),),

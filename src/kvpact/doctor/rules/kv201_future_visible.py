@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, moved, pairs, shared_scale
+from kvpact.doctor.flips import changed, clearly, finding, flipped, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Program, feed
@@ -22,7 +22,7 @@ def flip(exam: Exam) -> Verdict:
     compared, powerless = 0, 0
     for cached in _CACHED if exam.target.can(Capability.CHUNK) else _CACHED[:1]:
         tokens = exam.tokens(f"future {cached}", exam.length(_LENGTH))
-        program = Program(steps=feed("a", tokens, *[cached] * (cached > 0)), setting=cold(exam))
+        program = Program(steps=feed("a", tokens, *[cached] * (cached > 0)), setting=exam.cold)
         rows = _rows(exam, program)
         earlier, own = rows[:-1], rows[-1]
         compared += len(earlier)

@@ -8,7 +8,7 @@ from kvpact.doctor.company import beside_a_longer_one
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, moved, pairs, shared_scale
+from kvpact.doctor.flips import changed, clearly, finding, flipped, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Advance, Program, Submit
@@ -37,7 +37,7 @@ def flip(exam: Exam) -> Verdict:
 def _padded(exam: Exam, long: int) -> Program:
     a, b = exam.tokens("padded", _SHORT + _DECODED), exam.tokens("padding", long + _DECODED)
     steps = (Submit("a", a), Submit("b", b), Advance((("a", _SHORT), ("b", long))), *(Advance((("a", 1), ("b", 1))),) * _DECODED)
-    return Program(steps=steps, setting=replace(cold(exam), pad_id=exam.tokens("pad", 1)[0]))
+    return Program(steps=steps, setting=replace(exam.cold, pad_id=exam.tokens("pad", 1)[0]))
 
 
 def _first(exam: Exam, program: Program) -> tuple[Seen, Row] | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, passed
-from kvpact.doctor.flips import changed, clearly, cold, exactly, finding, flipped, hardly
+from kvpact.doctor.flips import changed, clearly, exactly, finding, flipped, hardly
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.noise import Size, distance
@@ -29,7 +29,7 @@ def flip(exam: Exam) -> Verdict:
         tokens = exam.tokens(f"history {old}", exam.length(_PROMPT + 5))
         pieces = [[_PROMPT, 1]] + ([[_PROMPT]] if exam.target.can(Capability.CHUNK) else [])
         for counts in pieces:
-            program = Program(steps=feed("a", tokens[: _PROMPT + (1 if len(counts) > 1 else 5)], *counts), setting=cold(exam))
+            program = Program(steps=feed("a", tokens[: _PROMPT + (1 if len(counts) > 1 else 5)], *counts), setting=exam.cold)
             deaf, heard = _deaf(exam, program, old)
             looked += heard
             if deaf is not None:

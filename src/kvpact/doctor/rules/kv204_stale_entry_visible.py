@@ -28,7 +28,6 @@ RULE = Rule(
             remedy("KV204", "unwritten"),
             remedy("KV204", "ended"),
             remedy("KV204", "dropped"),
-            remedy("KV204", "keys"),
             remedy("KV204", "doubled"),
             remedy("KV204", ""),
         ),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, passed
-from kvpact.doctor.flips import changed, clearly, cold, finding, flipped, hardly, moved, pairs, shared_scale
+from kvpact.doctor.flips import changed, clearly, finding, flipped, hardly, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Advance, Program, Step, Submit
@@ -33,7 +33,7 @@ def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...]) -> Verdict:
     """Change all tokens of the neighbour, to others of the same number: rows of `a` must stay as they are, to the bit."""
     a = exam.tokens(f"own {purpose}", _ONE + _DECODED)
     b = exam.tokens(f"neighbour {purpose}", _OTHER + _DECODED)
-    program = Program(steps=(Submit("a", a), Submit("b", b), *calls), setting=cold(exam))
+    program = Program(steps=(Submit("a", a), Submit("b", b), *calls), setting=exam.cold)
     if _first(exam, program) is not None:
         smallest = exam.smallest(program, lambda smaller: _first(exam, smaller) is not None)
         return shared_scale(exam) or failed(_told(exam, smallest))
@@ -76,7 +76,7 @@ RULE = Rule(
         lookalikes="Another batch size changes roundings; equally many neighbours of equal lengths do not. Mixture-of-experts models "
         "share their experts' capacity among rows, and per-tensor quantisation shares a scale.",
         causes=(remedy("KV205", ""), remedy("KV205", "turns"), remedy("KV205", "keys"), remedy("KV205", "ended")),
-        seen_in=("waybarrios/vllm-mlx#380",),
+        seen_in=("waybarrios/vllm-mlx#380", "ggml-org/llama.cpp#28056"),
     ),
     ways=(
         Way(name="change the neighbour in a batch", needs=frozenset({Capability.BATCH}), check=batch, exact=True),

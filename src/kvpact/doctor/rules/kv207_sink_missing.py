@@ -23,7 +23,6 @@ RULE = Rule(
         matters="Models put a share of their attention on the first tokens. A window without them is not the model any more.",
         lookalikes="A model without sinks needs none: only declared ones are looked for.",
         causes=(remedy("KV207", ""),),
-        seen_in=("huggingface/transformers#33691",),
     ),
     ways=(glass_way("KV207", exists=_exists),),
 )

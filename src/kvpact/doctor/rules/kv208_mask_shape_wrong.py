@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
@@ -19,7 +20,7 @@ def listen(exam: Exam) -> Verdict:
     """A prompt, a single step, a chunk, and a batch with padding: what the mask is when it meets the scores."""
     heard = 0
     for steps in _programs(exam):
-        program = Program(steps=steps, setting=Setting(reuse=not exam.target.can(Capability.REUSE)))
+        program = Program(steps=steps, setting=exam.cold)
         ear = _Listener(exam.target)
         Exam(ear, seed=exam.seed).run(program)
         heard += ear.heard
@@ -54,7 +55,7 @@ class _Listener(Target):
     def open(self, setting: Setting) -> Session:
         return _Listening(self, self._target.open(setting))
 
-    def module(self) -> object:
+    def module(self) -> Any:
         return self._target.module()
 
 
@@ -68,7 +69,7 @@ class _Listening(Session):
         from kvpact.doctor.audit.masks import attention, judge
 
         new = max(map(len, tokens.values()))
-        with listening(self._listener.module()) as heard:  # type: ignore[arg-type]
+        with listening(self._listener.module()) as heard:
             rows = self._session.feed(tokens)
         padded = [new - len(each) for each in tokens.values()]
         self._listener.findings += judge(heard, cached=self._width, new=new, padded=padded)

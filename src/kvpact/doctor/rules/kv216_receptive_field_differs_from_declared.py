@@ -9,7 +9,7 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Row, Setting
+from kvpact.doctor.target import Capability, Row
 
 _CAUSE = "the mask of a layer is missing, one place off, or made for another kind of layer (full where a window is declared)"
 _CURE = "compare the mask that meets the scores of that layer with the configuration: causal, and 0 <= query - key < window"
@@ -54,8 +54,8 @@ def layers(exam: Exam) -> Verdict:
     if not taken:
         return inconclusive("no layer that is called attention was run in this process")
     for layer in taken:
-        known = windows is not None and layer.index is not None and layer.index < len(windows)
-        window = windows[layer.index] if known else None  # type: ignore[index]
+        told = [] if windows is None or layer.index is None else windows[layer.index : layer.index + 1]
+        known, window = bool(told), told[0] if told else None
         try:
             seen, wanted = layer.sees(), declared(length, window)
         except AuditImpossible as error:
@@ -83,7 +83,7 @@ def _rows(exam: Exam, tokens: tuple[int, ...]) -> list[Row]:
 
 
 def _program(exam: Exam, tokens: tuple[int, ...]) -> Program:
-    return Program(steps=feed("a", tokens), setting=Setting(reuse=not exam.target.can(Capability.REUSE)))
+    return Program(steps=feed("a", tokens), setting=exam.cold)
 
 
 def _of_model(query: int, place: int, back: int | None, moved: list[int], program: Program) -> Finding:

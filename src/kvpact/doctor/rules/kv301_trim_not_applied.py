@@ -5,7 +5,8 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
-from kvpact.doctor.life import by_state
+from kvpact.doctor.life import state_way
+from kvpact.doctor.lineage import fed_before, in_words
 from kvpact.doctor.program import Program, Truncate, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -17,16 +18,24 @@ _CURE = "cut every layer's keys and values and every length in one place; refuse
 
 def cut_off(exam: Exam) -> Verdict:
     """The same with other tokens in what is cut off."""
-    words = Words(code="KV301", what="tokens that were cut off still show at position {position}, {case}", cause=_CAUSE, cure=_CURE)
-    return unseen(exam, _cases(exam), words)
+    return unseen(exam, _cases(exam), _words("tokens that were cut off still show at position {position}, {case}"))
 
 
 def kept(exam: Exam) -> Verdict:
     """The same without ever having had what is cut off."""
-    words = Words(
-        code="KV301", what="a context that was cut back parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE
-    )
-    return against(exam, _cases(exam), words)
+    return against(exam, _cases(exam), _words("a context that was cut back parts from itself at position {position}, {case}"))
+
+
+def _words(what: str) -> Words:
+    return Words(code="KV301", what=what, case=_case, cause=_CAUSE, cure=_CURE)
+
+
+def _case(program: Program) -> str:
+    cuts = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Truncate)]
+    if not cuts:
+        return "though nothing was cut off"
+    index, last = cuts[-1]
+    return f"after a context of {in_words(fed_before(program, index)[last.name])} was cut back to {last.length}"
 
 
 def _cases(exam: Exam) -> list[Case]:
@@ -50,17 +59,20 @@ RULE = Rule(
         checks="A context is cut back and fed on: with other tokens in what is cut off, and beside the same feeds without it.",
         matters="Rejected drafts, edited turns and regenerated answers all rest on it.",
         lookalikes="A window layer can't go back beyond what it has let go of; refusing is right, going on quietly is not.",
-        causes=((_CAUSE, _CURE), ("trim of a rotating or recurrent layer does nothing", "return how many tokens were cut, and look at it")),
+        causes=(
+            (_CAUSE, _CURE),
+            (
+                "trim of a rotating or recurrent layer does nothing",
+                "let trim return how many tokens it cut, and compute the context anew where that is less than was asked",
+            ),
+        ),
         seen_in=("ml-explore/mlx-lm#1109", "huggingface/transformers#30312", "microsoft/onnxruntime-genai#2140"),
     ),
     ways=(
         Way(name="cut off", needs=frozenset({Capability.TRUNCATE}), check=cut_off, exact=True),
         Way(name="kept", needs=frozenset({Capability.TRUNCATE}), check=kept),
-        Way(
-            name="state",
-            needs=frozenset({Capability.TRUNCATE, Capability.TABLES}),
-            check=by_state("KV301", expected="no more computed than the tokens that were kept", cause=_CAUSE, cure=_CURE),
-            exact=True,
+        state_way(
+            "KV301", expected="no more computed than the tokens that were kept", cause=_CAUSE, cure=_CURE, also=(Capability.TRUNCATE,)
         ),
     ),
 )

@@ -5,19 +5,21 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
-from kvpact.doctor.lineage import unforked
-from kvpact.doctor.program import Fork, Program, feed
+from kvpact.doctor.lineage import fed_before, in_words, unforked
+from kvpact.doctor.program import Advance, Fork, Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
 _FED = 3
 _CAUSE = "both write into the same memory behind the common part: the copy is of a reference, or the last block is shared though not full"
-_CURE = "share only what neither will write to; copy the partly filled end before the first write"
+_CURE = "share only what neither will write to; copy the partly filled end before the first write, or the whole cache (copy.deepcopy)"
 
 
 def other_side(exam: Exam) -> Verdict:
     """The same with other tokens on the other side."""
-    words = Words(code="KV302", what="tokens of the other side of a fork show at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+    words = Words(
+        code="KV302", what="tokens of the other side of a fork show at position {position}, {case}", case=_case, cause=_CAUSE, cure=_CURE
+    )
     return unseen(exam, _cases(exam), words)
 
 
@@ -26,11 +28,23 @@ def forked(exam: Exam) -> Verdict:
     words = Words(
         code="KV302",
         what="a forked context parts from itself at position {position}, {case}",
+        case=_case,
         expected="the log-probabilities of the same feeds, where the fork was fed from the beginning",
         cause=_CAUSE,
         cure=_CURE,
     )
     return against(exam, _cases(exam), words, gap=lambda program: exam.between(program, unforked(program)))
+
+
+def _case(program: Program) -> str:
+    forks = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Fork)]
+    if not forks:
+        return "though nothing was forked"
+    index, fork = forks[0]
+    fed = [name for step in program.steps[index:] if isinstance(step, Advance) for name, _ in step.counts]
+    others = [name for name in fed if name != fed[-1]]
+    goes = f"the {others[-1]} goes on {'in between' if fed[0] == fed[-1] else 'first'}" if others else f"only the {fed[-1]} goes on"
+    return f"when {goes}, from {in_words(fed_before(program, index)[fork.name])}"
 
 
 def _cases(exam: Exam) -> list[Case]:
@@ -60,7 +74,6 @@ RULE = Rule(
         matters="A fork promises two contexts for the price of one and a bit. If they meet behind the fork, both are wrong.",
         lookalikes="Sharing the common part is right, and how forks save memory.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("huggingface/transformers#24841", "huggingface/transformers#27612"),
     ),
     ways=(
         Way(name="other side", needs=frozenset({Capability.FORK}), check=other_side, exact=True),

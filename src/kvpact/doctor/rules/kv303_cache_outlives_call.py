@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import begun, in_words
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -12,7 +13,14 @@ from kvpact.doctor.target import Capability
 _FED = 3
 _CAUSE = "the cache, or a part of it, is kept from one call to the next and not emptied: a layer is left out, or only the length is reset"
 _CURE = "make a new cache for each call, or empty every layer of the old one; clear lengths, masks and offsets with it"
-_WORDS = Words(code="KV303", what="tokens of an earlier call show at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+
+
+def _case(program: Program) -> str:
+    earlier = [count for other in program.before for count in begun(other).values()]
+    return f"in a call of {in_words(begun(program)['new'])}" + (f" after one of {earlier[-1]}" if earlier else "")
+
+
+_WORDS = Words(code="KV303", what="tokens of an earlier call show at position {position}, {case}", case=_case, cause=_CAUSE, cure=_CURE)
 
 
 def earlier(exam: Exam) -> Verdict:

@@ -5,19 +5,32 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, hidden, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
-from kvpact.doctor.program import Load, Program, Save, Step, feed
+from kvpact.doctor.lineage import fed_before, in_words
+from kvpact.doctor.program import Advance, Load, Program, Save, Step, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
 _FED = 3
 _CAUSE = "a call writes into the cache object it was given, and the caller still holds that object as the state of before"
-_CURE = "copy on save and on load, or say in the signature that the argument is used up"
+_CURE = "copy on save and on load (copy.deepcopy of the cache object), or say in the signature that the argument is used up"
 
 
 def other_use(exam: Exam) -> Verdict:
     """The same with other tokens in the use between."""
-    words = Words(code="KV304", what="another use of the same saved state shows at position {position}, {case}", cause=_CAUSE, cure=_CURE)
+    words = Words(
+        code="KV304", what="another use of the same saved state shows at position {position}, {case}", case=_case, cause=_CAUSE, cure=_CURE
+    )
     return unseen(exam, _cases(exam), words)
+
+
+def _case(program: Program) -> str:
+    saves = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Save)]
+    if not saves:
+        return "though nothing was saved"
+    index, save = saves[0]
+    fed = {name for step in program.steps[index:] if isinstance(step, Advance) for name, _ in step.counts}
+    used = "the context it was saved from went on" if save.name in fed else "it was loaded and fed"
+    return f"after {used}, from {in_words(fed_before(program, index)[save.name])}"
 
 
 def _cases(exam: Exam) -> list[Case]:
@@ -44,7 +57,7 @@ RULE = Rule(
         matters="A prompt that is computed once and used often is the commonest use of a cache, and breaks quietly at the second use.",
         lookalikes="An engine that says its state is used up by a call is right; then saving must copy.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("huggingface/transformers#24841", "huggingface/transformers#34164", "ml-explore/mlx-lm#1097"),
+        seen_in=("ml-explore/mlx-lm#1097",),
     ),
     ways=(Way(name="other use", needs=frozenset({Capability.SAVE}), check=other_use, exact=True),),
 )

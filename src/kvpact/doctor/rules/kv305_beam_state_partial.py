@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import begun
 from kvpact.doctor.program import Advance, Program, Reorder, Step, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -17,6 +18,7 @@ _CURE = "reorder everything that is indexed by row in one place; compare each be
 _WORDS = Words(
     code="KV305",
     what="a beam parts from its own tokens at position {position}, {case}",
+    case=lambda program: f"after beams of {', '.join(map(str, begun(program).values()))} tokens changed places",
     expected="the log-probabilities of a batch that was fed these tokens from the beginning",
     cause=_CAUSE,
     cure=_CURE,
@@ -51,7 +53,7 @@ RULE = Rule(
         matters="A beam with another beam's memory still reads well, and its score is wrong.",
         lookalikes="Beams of equal scores may change places by rounding: here nothing is chosen by score.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("awslabs/sockeye#731", "huggingface/transformers#34232"),
+        seen_in=("huggingface/transformers#34232",),
     ),
     ways=(Way(name="beams", needs=frozenset({Capability.BATCH, Capability.REORDER}), check=beams),),
 )

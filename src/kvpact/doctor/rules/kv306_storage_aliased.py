@@ -19,7 +19,7 @@ _CURE = "allocate each its own (`torch.zeros(rows, ...)`, [make() for _ in range
 
 def look(exam: Exam) -> Verdict:
     """Unrelated contexts that take nothing over from each other: nothing may be shared, whatever the engine shares elsewhere."""
-    setting = Setting(reuse=not exam.target.can(Capability.REUSE))
+    setting = exam.cold
     looked = 0
     for program in _programs(exam, setting):
         memory: list[Memory] = []
@@ -101,7 +101,7 @@ RULE = Rule(
         matters="A write through one of them silently changes the other's context; text stays fluent.",
         lookalikes="A prefix that two requests share on purpose is not written by either: the rule uses contexts that share nothing.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("ml-explore/mlx-lm#1097", "waybarrios/vllm-mlx#380"),
+        seen_in=("ml-explore/mlx-lm#1097",),
     ),
     ways=(Way(name="pointers", needs=frozenset({Capability.STORAGE}), check=look, exact=True),),
 )

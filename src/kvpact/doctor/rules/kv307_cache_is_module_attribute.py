@@ -6,7 +6,7 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, failed, passed
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Setting
+from kvpact.doctor.target import Capability
 
 _CAUSE = "forward keeps the cache (or a length, an offset, a mask) in an attribute of the module"
 _CURE = "let the caller hold the state: forward(x, cache) -> (y, cache), one cache for each request"
@@ -17,7 +17,7 @@ def look(exam: Exam) -> Verdict:
     from kvpact.doctor.audit.module_state import left_behind, snapshot
 
     module = exam.target.module()
-    setting = Setting(reuse=not exam.target.can(Capability.REUSE))
+    setting = exam.cold
     length = exam.length(6)
     programs = [Program(steps=feed("a", exam.tokens(f"attribute {turn}", length), length - 2, 1, 1), setting=setting) for turn in (0, 1)]
     states = [snapshot(module)]

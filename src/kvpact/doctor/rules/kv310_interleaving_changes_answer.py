@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
+from kvpact.doctor.lineage import begun
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 
@@ -12,7 +13,11 @@ _ROUNDS = 3
 _CAUSE = "the state of the context that was fed last is used for the one that is fed now: an offset, a mask, a length kept in one place"
 _CURE = "keep every length, offset and mask with its context, and hand it in with each call"
 _WORDS = Words(
-    code="KV310", what="a context that takes turns with others parts from itself at position {position}, {case}", cause=_CAUSE, cure=_CURE
+    code="KV310",
+    what="a context that takes turns with others parts from itself at position {position}, {case}",
+    case=lambda program: f"from prompts of {', '.join(map(str, begun(program).values()))} tokens",
+    cause=_CAUSE,
+    cure=_CURE,
 )
 
 
@@ -43,7 +48,7 @@ RULE = Rule(
         matters="Serving is taking turns. What is kept once for all contexts is right for one of them.",
         lookalikes="Calls have equal shapes here, so a batch's rounding can't be the reason.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("ml-explore/mlx-lm#1097", "huggingface/transformers#43952"),
+        seen_in=("huggingface/transformers#43952",),
     ),
     ways=(Way(name="turns", needs=frozenset(), check=turns),),
 )

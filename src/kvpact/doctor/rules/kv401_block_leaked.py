@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.errors import Refused
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.life import by_state
+from kvpact.doctor.life import state_way
 from kvpact.doctor.program import Abort, Advance, Program, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Setting
@@ -82,20 +82,15 @@ RULE = Rule(
         ),
         causes=(
             (_CAUSE, _CURE),
-            ("a reservation that is rolled back halfway", "undo it in reverse order, all of it"),
+            (
+                "a reservation that is rolled back halfway",
+                "undo table, counts, free queue and planned copies in reverse order, and count blocks before and after",
+            ),
         ),
-        seen_in=(
-            "vllm-project/vllm#46283",
-            "sgl-project/sglang#35270",
-        ),
+        seen_in=("vllm-project/vllm#46283",),
     ),
     ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV401", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
+        state_way("KV401", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
         Way(name="abort storm", needs=frozenset({Capability.CAPACITY, Capability.ABORT}), check=storm, exact=True),
     ),
 )

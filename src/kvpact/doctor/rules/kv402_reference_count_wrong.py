@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.life import by_state
-from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability
+from kvpact.doctor.life import state_way
+from kvpact.doctor.rule import Page, Rule
 
 _EXPECTED = "as many counted holders as tables and open reservations that hold the block"
 _CAUSE = "a fork, a hit or a copy that takes a block over without counting it, or a release in two places"
@@ -29,12 +28,5 @@ RULE = Rule(
             "sgl-project/sglang#35270",
         ),
     ),
-    ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV402", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
-    ),
+    ways=(state_way("KV402", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),),
 )

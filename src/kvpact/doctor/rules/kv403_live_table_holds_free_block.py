@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.life import by_state
+from kvpact.doctor.life import state_way
 from kvpact.doctor.program import Abort, Advance, Fork, Program, Step, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Setting
@@ -69,18 +69,10 @@ RULE = Rule(
         matters="The next request writes over a context that is still being read: fluent text about somebody else's topic.",
         lookalikes="A preempted request has an empty table; its tokens are computed again.",
         causes=((_CAUSE, _CURE),),
-        seen_in=(
-            "vllm-project/vllm#17305",
-            "sgl-project/sglang-jax#982",
-        ),
+        seen_in=("sgl-project/sglang-jax#982",),
     ),
     ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV403", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
+        state_way("KV403", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
         Way(name="survivor", needs=frozenset({Capability.CAPACITY, Capability.FORK, Capability.ABORT}), check=survivor),
     ),
 )

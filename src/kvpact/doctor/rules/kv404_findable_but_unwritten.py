@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, failed, inconclusive, passed
-from kvpact.doctor.life import by_state
+from kvpact.doctor.life import state_way
 from kvpact.doctor.noise import Size
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.rule import Page, Rule, Way
@@ -53,12 +53,7 @@ RULE = Rule(
         ),
     ),
     ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV404", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
+        state_way("KV404", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
         Way(name="twins", needs=frozenset({Capability.REUSE, Capability.BATCH}), check=same_step),
     ),
 )

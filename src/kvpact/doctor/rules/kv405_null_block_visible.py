@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.life import by_state
-from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability
+from kvpact.doctor.life import state_way
+from kvpact.doctor.rule import Page, Rule
 
 _EXPECTED = "no null block where a query reads"
 _CAUSE = "a table is shorter than its context, or its padding is read: rows of a padded table hold 0 behind their end"
@@ -26,15 +25,7 @@ RULE = Rule(
         seen_in=(
             "vllm-project/vllm#57156",
             "vllm-project/vllm#36939",
-            "InternLM/lmdeploy#4569",
         ),
     ),
-    ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV405", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
-    ),
+    ways=(state_way("KV405", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),),
 )

@@ -78,7 +78,10 @@ RULE = Rule(
         lookalikes="A request that fits an empty cache and waits for others to end is no oversized one.",
         causes=(
             (_CAUSE, _CURE),
-            ("each slot is promised the whole context of one shared pool", "count promises against the pool, or divide it"),
+            (
+                "each slot is promised the whole context of one shared pool",
+                "admit a request only while all that run could grow to their longest, or give each slot a share of the pool",
+            ),
         ),
         seen_in=("inference-sim/inference-sim#373", "ggml-org/llama.cpp#23652", "vllm-project/vllm#45388"),
     ),

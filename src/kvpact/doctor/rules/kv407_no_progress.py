@@ -63,7 +63,10 @@ RULE = Rule(
         lookalikes="Slow is not stuck: a crowd of preempted requests is computed again and again, but each round ends one of them.",
         causes=(
             (_CAUSE, _CURE),
-            ("a hit's blocks are held while room for the same request is looked for", "let a lone request do without its hit"),
+            (
+                "a hit's blocks are held while room for the same request is looked for",
+                "when nobody else runs and room is missing, give the hit's blocks back and compute the prompt anew",
+            ),
         ),
         seen_in=("vllm-project/vllm#45388", "inference-sim/inference-sim#529"),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.life import by_state
+from kvpact.doctor.life import state_way
 from kvpact.doctor.program import Abort, Advance, Program, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Setting
@@ -75,12 +75,7 @@ RULE = Rule(
         ),
     ),
     ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV408", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
+        state_way("KV408", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
         Way(name="leftovers", needs=frozenset({Capability.CAPACITY, Capability.ABORT}), check=leftovers),
     ),
 )

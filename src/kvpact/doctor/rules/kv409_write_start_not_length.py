@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.life import by_state, entries_after_feeds, exact_entries
+from kvpact.doctor.life import entries_after_feeds, exact_entries, state_way
 from kvpact.doctor.noise import same_bits
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
@@ -79,18 +79,10 @@ RULE = Rule(
         ),
         lookalikes="A window's ring writes over its oldest entries: that is its purpose.",
         causes=((_CAUSE, _CURE),),
-        seen_in=(
-            "vllm-project/vllm#43810",
-            "vllm-project/vllm#10388",
-        ),
+        seen_in=("huggingface/text-generation-inference#2711",),
     ),
     ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV409", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
+        state_way("KV409", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
         Way(name="append", needs=frozenset({Capability.ENTRIES, Capability.CHUNK}), check=append, exact=True),
     ),
 )

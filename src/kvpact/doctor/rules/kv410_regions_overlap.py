@@ -7,7 +7,7 @@ from itertools import pairwise
 from kvpact.doctor.errors import Refused
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.life import by_state, entries_after_feeds, exact_entries
+from kvpact.doctor.life import entries_after_feeds, exact_entries, state_way
 from kvpact.doctor.noise import same_bits
 from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
@@ -97,18 +97,12 @@ RULE = Rule(
         lookalikes="Contexts with an equal prefix share blocks that nobody writes: that is no overlap.",
         causes=((_CAUSE, _CURE), _PADDED),
         seen_in=(
-            "ggml-org/llama.cpp#28056",
             "vllm-project/vllm#43810",
             "InternLM/lmdeploy#4569",
         ),
     ),
     ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV410", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
+        state_way("KV410", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
         Way(name="neighbour", needs=frozenset({Capability.ENTRIES}), check=neighbour, exact=True),
         Way(name="padded", needs=frozenset({Capability.ENTRIES, Capability.RAGGED, Capability.CAPACITY}), check=padded, exact=True),
     ),

@@ -89,7 +89,7 @@ RULE = Rule(
         matters="The rest of a shared block belongs to whoever writes last: one user's words stand in another's context.",
         lookalikes="Sharing token by token is sound where the rest is copied first.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("sgl-project/sglang#35270", "waybarrios/vllm-mlx#380"),
+        seen_in=("sgl-project/sglang#35270",),
     ),
     ways=(Way(name="diverge", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=diverge),),
 )

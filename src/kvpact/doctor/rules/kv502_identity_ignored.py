@@ -6,7 +6,7 @@ from itertools import permutations
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.life import by_state
+from kvpact.doctor.life import state_way
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.reuse import cached_tokens, without_reuse
@@ -95,18 +95,16 @@ RULE = Rule(
         lookalikes="Adapters that change only the last layer may share entries and answer rightly.",
         causes=(
             (_CAUSE, _CURE),
-            ("an adapter's name and a salt are untagged strings in one key", "tag each part of the key"),
+            (
+                "an adapter's name and a salt are untagged strings in one key",
+                "hash pairs of kind and value: ('salt', ...), ('adapter', ...)",
+            ),
             ("weights were updated in place", "give each version of the weights its own fingerprint, or forget what is cached"),
         ),
         seen_in=("vllm-project/vllm#3264", "vllm-project/vllm#44701", "InternLM/lmdeploy#4917", "ROCm/ATOM#1358"),
     ),
     ways=(
-        Way(
-            name="state",
-            needs=frozenset({Capability.TABLES}),
-            check=by_state("KV502", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-            exact=True,
-        ),
+        state_way("KV502", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
         Way(name="adapters", needs=frozenset({Capability.REUSE, Capability.ADAPTER, Capability.USAGE}), check=adapters),
     ),
 )

@@ -31,9 +31,11 @@ def collide(exam: Exam) -> Verdict:
     if exam.gap(Program(steps=program.steps)).size is Size.FAULT:
         return inconclusive("the same contexts differ without collisions too")
     smallest = exam.smallest(program, lambda smaller: smaller.setting.collide and exam.gap(smaller).size is Size.FAULT)
-    gap = exam.gap(smallest)
+    again = exam.gap(smallest)
+    if again.size is Size.FAULT:
+        program, gap = smallest, again
     what = "a context takes over another one's entries because their keys collide"
-    return failed(exam.finding("KV503", what, gap, smallest, cause=_CAUSE, cure=_CURE))
+    return failed(exam.finding("KV503", what, gap, program, cause=_CAUSE, cure=_CURE))
 
 
 RULE = Rule(

@@ -9,7 +9,7 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, failed, inconclusive
 from kvpact.doctor.noise import Size
 from kvpact.doctor.program import Program
-from kvpact.doctor.reuse import Hit, after, only_by_reuse, taken
+from kvpact.doctor.reuse import Hit, after, kind_of, only_by_reuse, taken
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
@@ -20,14 +20,14 @@ _CURE = "derive the start of what is computed from the hit's length alone, and k
 def sweep(exam: Exam) -> Verdict:
     """Partial, exact and extending hits, and hits on a longer entry. Wrong at some of these lengths and right at others is a boundary."""
     hits: list[Hit] = []
-    wrong: list[tuple[str, Hit]] = []
+    wrong: list[Hit] = []
     unclear: list[str] = []
-    for kind, program in _programs(exam):
+    for program in _programs(exam):
         hit = taken(exam, program)
         if hit.gap.size is Size.FAULT and only_by_reuse(exam, program):
-            wrong.append((kind, hit))
+            wrong.append(hit)
         elif hit.gap.size is Size.UNCLEAR:
-            unclear.append(f"{kind}: {hit.gap.effect:.2g} nats")
+            unclear.append(f"{kind_of(program)}: {hit.gap.effect:.2g} nats")
         elif hit.cached:
             hits.append(hit)
     if not wrong:
@@ -39,14 +39,16 @@ def sweep(exam: Exam) -> Verdict:
         return sure(exam, f"{len(hits)} hits of {lengths[0]} to {lengths[-1]} tokens equal to cold contexts", len(hits))
     if not hits:
         return inconclusive("every hit differs from a cold context, at whatever length: no boundary decides")
-    kind, first = wrong[0]
+    first = wrong[0]
     smallest = exam.smallest(first.program, lambda smaller: only_by_reuse(exam, smaller))
     gap = exam.gap(smallest, "b")
-    what = f"a {kind} differs from a cold context, as do {len(wrong) - 1} more; {len(hits)} hits of other lengths do not"
+    if gap.size is not Size.FAULT:  # it takes more than the program to see it
+        smallest, gap = first.program, first.gap
+    what = f"a {kind_of(smallest)} differs from a cold context; of others that were tried {len(hits)} do not, {len(wrong) - 1} do"
     return failed(exam.finding("KV504", what, gap, smallest, cause=_CAUSE, cure=_CURE))
 
 
-def _programs(exam: Exam) -> Iterator[tuple[str, Program]]:
+def _programs(exam: Exam) -> Iterator[Program]:
     """At a block size that is not known, 16 is as good as any: engines that reuse token by token have no edge to miss."""
     size = exam.target.block_size or 16
     if size == 1:
@@ -55,15 +57,12 @@ def _programs(exam: Exam) -> Iterator[tuple[str, Program]]:
     for shared in (size - 1, size, size + 1, 2 * size - 1, 2 * size, 2 * size + 1):
         for suffix in (1, 2, size):
             first, second = common[:shared] + other[: size + 1], common[:shared] + end[:suffix]
-            yield f"partial hit with {shared} tokens in common and {suffix} behind them", after(first, second)
-        yield (
-            f"partial hit with {shared} tokens in common, which goes on",
-            after(common[:shared] + other[:2], common[:shared] + end[:4], 1, 1),
-        )
+            yield after(first, second)
+        yield after(common[:shared] + other[:2], common[:shared] + end[:4], 1, 1)
     for length in (size, size + 1, 2 * size - 1, 2 * size, 2 * size + 1):
-        yield f"exact hit of {length} tokens", after(common[:length], common[:length])
-        yield f"hit on a longer entry with {length} tokens", after(common[: length + size], common[:length])
-        yield f"hit of {length} tokens that goes on", after(common[:length], common[:length] + end[:3], 1, 1)
+        yield after(common[:length], common[:length])
+        yield after(common[: length + size], common[:length])
+        yield after(common[:length], common[:length] + end[:3], 1, 1)
 
 
 RULE = Rule(
@@ -84,9 +83,12 @@ RULE = Rule(
         causes=(
             (_CAUSE, _CURE),
             ("a hit of the whole prompt leaves nothing to compute", "compute the last token again, for its row is needed"),
-            ("what is trimmed for an exact hit is trimmed for every hit", "trim only there"),
+            ("what is trimmed for an exact hit is trimmed for every hit", "take one token off a hit only when it covers the whole prompt"),
         ),
-        seen_in=("waybarrios/vllm-mlx#311", "ngxson/wllama#114", "waybarrios/vllm-mlx#380"),
+        seen_in=(
+            "waybarrios/vllm-mlx#311",
+            "ngxson/wllama#114",
+        ),
     ),
     ways=(Way(name="sweep", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=sweep),),
 )

@@ -71,9 +71,9 @@ RULE = Rule(
         causes=(
             (_CAUSE, _CURE),
             ("a router or an offload index has keys of its own", "fold the salt into every index of blocks"),
-            ("salt and adapter are untagged strings in one key", "tag each part of the key"),
+            ("salt and adapter are untagged strings in one key", "hash pairs of kind and value: ('salt', ...), ('adapter', ...)"),
         ),
-        seen_in=("vllm-project/vllm#16016", "vllm-project/vllm#44701", "llm-d/llm-d-router#1389"),
+        seen_in=("vllm-project/vllm#44701", "llm-d/llm-d-router#1389"),
     ),
     ways=(Way(name="cross", needs=frozenset({Capability.SALT, Capability.USAGE}), check=cross, exact=True),),
 )

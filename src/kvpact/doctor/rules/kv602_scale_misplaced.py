@@ -67,7 +67,6 @@ RULE = Rule(
         matters="Codes and scales that part give fluent text about something else.",
         lookalikes="Rounding moves a group's factor by a few hundredths; a misplaced scale moves it by any amount.",
         causes=((_CAUSE, _CURE),),
-        seen_in=("Blaizzy/mlx-vlm#1310",),
     ),
     ways=(Way(name="factors", needs=frozenset({Capability.ENTRIES, Capability.WRITTEN}), check=scales, exact=True),),
 )

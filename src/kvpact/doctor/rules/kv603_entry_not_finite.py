@@ -12,7 +12,7 @@ from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive,
 from kvpact.doctor.numbers import KINDS
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Session, Setting
+from kvpact.doctor.target import Capability, Session
 
 _CAUSE = "overflow on the way into a narrower format (fp16 ends at 65504), a division by a scale of zero, or a place that nobody wrote"
 _CURE = "clamp or rescale before the cast, give a constant group a scale of 1, and never let a length run ahead of what is written"
@@ -43,7 +43,7 @@ def look(exam: Exam) -> Verdict:
 
 
 def _programs(exam: Exam) -> list[Program]:
-    setting = Setting(reuse=not exam.target.can(Capability.REUSE))
+    setting = exam.cold
     tokens = exam.tokens("finite", exam.length(40))
     first = len(tokens) - 2
     one = (Submit("a", tokens), Advance((("a", first),)), Advance((("a", 1),)), Advance((("a", 1),)))

@@ -15,7 +15,7 @@ from kvpact.doctor.noise import distance
 from kvpact.doctor.numbers import KINDS
 from kvpact.doctor.program import Advance, Load, Program, Save, Step, Submit
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Session, Setting
+from kvpact.doctor.target import Capability, Session
 
 _CAUSE = "part of the state is not in the snapshot (values, lengths, positions), is rounded, or is a view of memory that is still written"
 _CURE = "save keys, values, lengths and positions of each layer as copies, in their own dtype, and compare them after loading"
@@ -87,12 +87,8 @@ def _of_entries(layer: int, kind: str, saved: Any, loaded: Any, program: Program
     )
 
 
-def _setting(exam: Exam) -> Setting:
-    return Setting(reuse=not exam.target.can(Capability.REUSE))
-
-
 def _saved(exam: Exam, tokens: tuple[int, ...]) -> Program:
-    return Program(steps=(Submit("a", tokens), Advance((("a", len(tokens)),)), Save("a", "s")), setting=_setting(exam))
+    return Program(steps=(Submit("a", tokens), Advance((("a", len(tokens)),)), Save("a", "s")), setting=exam.cold)
 
 
 def _program(exam: Exam, tokens: tuple[int, ...], going_on: tuple[int, ...], late: bool, between: tuple[int, ...] = ()) -> Program:

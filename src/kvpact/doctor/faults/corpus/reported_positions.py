@@ -32,7 +32,7 @@ class _Frozen(HuggingFace):
     def positions(self, batch: Batch, num_new: int) -> Tensor:
         healthy = super().positions(batch, num_new)
         if first(batch, num_new):
-            batch.given = healthy[:, -1:]  # type: ignore[attr-defined]
+            batch.given = healthy[:, -1:]  # type: ignore[attr-defined]  # the double's own mark
             return healthy
         return getattr(batch, "given", healthy) if num_new == 1 else healthy
 

@@ -11,7 +11,7 @@ from kvpact.doctor.adapters.huggingface import Batch, HuggingFace, HuggingFaceSe
 from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.corpus.rotating import Shifting
 from kvpact.doctor.faults.masks import OwnWindow
-from kvpact.doctor.faults.models import VOCAB, tiny_llama, tiny_mistral
+from kvpact.doctor.faults.models import VOCAB, built, tiny_llama, tiny_mistral
 from kvpact.doctor.faults.reuse import Reusing
 from kvpact.doctor.target import Session, Setting
 from kvpact.visibility import Visibility
@@ -37,10 +37,7 @@ def tiny_hybrid() -> Any:
         sliding_window=WINDOW,
         layer_types=["sliding_attention", "full_attention"],
     )
-    config._attn_implementation = "eager"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return Qwen2ForCausalLM(config).eval()
+    return built(Qwen2ForCausalLM, config, seed=0, attention="eager")
 
 
 class _Saturating(HuggingFace):

@@ -28,7 +28,8 @@ class Shifting(OwnWindow):
 
     def shift(self, batch: Batch) -> Tensor:
         """[rows]: by how much positions are lowered at the batch's present length."""
-        return (batch.mask.sum(-1) - self.rule.window).clamp(min=0)  # type: ignore[operator]
+        assert self.rule.window is not None, "this double has a window"
+        return (batch.mask.sum(-1) - self.rule.window).clamp(min=0)
 
     def turned(self, lowered: Tensor) -> Tensor:
         """The point where faults are put in. [rows]: by how much keys are really turned, of how much they must be lowered."""
