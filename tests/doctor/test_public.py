@@ -117,7 +117,7 @@ def test_a_scheme_that_nobody_adds_is_refused() -> None:
         Scripted(),
         "callables:step",
     ],
-    ids="method object class function made-method made-function made-name made-target target name".split(),
+    ids=["method", "object", "class", "function", "made-method", "made-function", "made-name", "made-target", "target", "name"],
 )
 def test_checks_take_an_engine_and_what_makes_one(engine: Any) -> None:
     for check in checks(engine, select=["KV101"]):

@@ -21,6 +21,7 @@ from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.places import happened
 from kvpact.doctor.program import Advance, Fork, Program, Submit, Truncate, feed
 from kvpact.doctor.registry import all_rules, select
+from kvpact.doctor.report.document import as_json
 from kvpact.doctor.reuse import in_common, kind_of
 from kvpact.doctor.runner import check, examine
 from kvpact.doctor.target import Setting
@@ -47,6 +48,8 @@ GAPS: dict[str, Callable[[Exam, Program], Gap]] = {
 }
 #: Told by content that is changed and must not be seen.
 HIDDEN = ("trim-off-by-one-entry", "fork-writes-into-the-same-buffer", "cache-kept-on-the-model", "loaded-state-is-appended-to")
+#: Told by addresses and salts, which are others in each run.
+ADDRESSED = ("layers-share-a-buffer", "requests-share-a-default-buffer", "kvpact-salt-dropped", "salt-taken-for-an-adapter")
 #: Told by the cache's state.
 STATES = ("abort-keeps-the-first-block", "fork-counts-no-holder", "published-when-part-full", "length-rounded-up-to-the-block")
 
@@ -251,3 +254,11 @@ def test_a_rule_prints_the_same_program_alone_and_after_others() -> None:
     ]
     assert shown[0]
     assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("name", [*HIDDEN, *STATES, *ADDRESSED])
+def test_a_finding_says_the_same_each_time(name: str) -> None:
+    """No address, no salt of the day: equal examinations have equal reports."""
+    fault = next(fault for fault in all_faults() if fault.name == name)
+    one, other = (as_json(examine(fault.make(), select([fault.code]))) for _ in range(2))
+    assert one == other

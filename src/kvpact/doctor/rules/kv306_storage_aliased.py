@@ -65,7 +65,7 @@ def _finding(one: Memory, other: Memory, common: Overlap | None, program: Progra
     else:
         mixed = "requests" if one.owner != other.owner else "layers" if one.layer != other.layer else "keys and values"
         what = f"{_name(one)} and {_name(other)} share memory: {mixed} are mixed"
-        got = f"{common.size} common bytes from {common.first:#x} on"
+        got = f"{common.size} common bytes, from byte {common.first - one.pointer} of {_name(one)} on"
     return Finding(
         code="KV306",
         what=what,
@@ -76,7 +76,7 @@ def _finding(one: Memory, other: Memory, common: Overlap | None, program: Progra
         cause=_CAUSE,
         cure=_CURE,
         program=program,
-        evidence={"memory": [_shown(one), _shown(other)]},
+        evidence={"memory": [_shown(each, one.pointer) for each in (one, other)]},
     )
 
 
@@ -84,8 +84,10 @@ def _name(memory: Memory) -> str:
     return f"{memory.kind} of layer {memory.layer} of {memory.owner}"
 
 
-def _shown(memory: Memory) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(memory).items()}
+def _shown(memory: Memory, base: int) -> dict[str, Any]:
+    """Addresses are counted in bytes from `base`: they are others in each run, and equal examinations have equal reports."""
+    told = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(memory).items()}
+    return {**told, "pointer": memory.pointer - base}
 
 
 RULE = Rule(

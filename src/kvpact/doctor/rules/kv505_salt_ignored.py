@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from uuid import uuid4
 
 from kvpact.doctor.exam import Exam
@@ -18,30 +20,38 @@ _CURE = "make the salt a tagged part of the first block's key, so that every lat
 def cross(exam: Exam) -> Verdict:
     """The same tokens under one salt, then under another. Tokens and salts are new each time: an engine that was examined before
     may still hold what that left."""
-    if not cached_tokens(exam, _program(exam, "mine", "mine")):
+    if not cached_tokens(exam, _program(exam, "mine", "mine", fresh=uuid4().hex)):
         return inconclusive("nothing was hit under one and the same salt, so a salt that is ignored would not show")
     pairs: list[tuple[str | None, str | None]] = [("mine", "yours"), (None, "mine"), ("mine", None)]
     for first, second in pairs:
-        program = _program(exam, first, second)
-        cached = cached_tokens(exam, program)
-        if cached:
-            return failed(_finding(program, cached, f"{_called(second)} hits what {_called(first)} left"))
+        found = _hit(exam, partial(_program, exam, first, second))
+        if found is not None:
+            return failed(_finding(*found, f"{_called(second)} hits what {_called(first)} left"))
     if exam.target.can(Capability.ADAPTER):
-        program = _program(exam, exam.target.adapters[0], None, adapter=exam.target.adapters[0])
-        cached = cached_tokens(exam, program)
-        if cached:
-            return failed(_finding(program, cached, "an adapter hits what was left under a salt of the same name"))
+        found = _hit(exam, partial(_program, exam, exam.target.adapters[0], None, adapter=exam.target.adapters[0]))
+        if found is not None:
+            return failed(_finding(*found, "an adapter hits what was left under a salt of the same name"))
     return passed("equal salts hit, others do not")
+
+
+def _hit(exam: Exam, build: Callable[..., Program]) -> tuple[Program, int] | None:
+    """A program that hits, and how many tokens. What is told is the one that is always the same, if that hits as well."""
+    program = build(fresh=uuid4().hex)
+    cached = cached_tokens(exam, program)
+    if not cached:
+        return None
+    always = build(fresh="")
+    again = cached_tokens(exam, always)
+    return (always, again) if again else (program, cached)
 
 
 def _called(salt: str | None) -> str:
     return "a context without a salt" if salt is None else f"a context with salt {salt}"
 
 
-def _program(exam: Exam, first: str | None, second: str | None, adapter: str | None = None) -> Program:
-    fresh = uuid4().hex
+def _program(exam: Exam, first: str | None, second: str | None, *, fresh: str, adapter: str | None = None) -> Program:
     tokens = exam.tokens(f"salt {fresh}", 3 * (exam.target.block_size or 16) + 1)
-    salts = [name if name is None or adapter is not None else f"{name} {fresh}" for name in (first, second)]
+    salts = [name if name is None or adapter is not None else f"{name} {fresh}".strip() for name in (first, second)]
     before = Program(steps=feed("a", tokens), setting=Setting(salt=salts[0]))
     return Program(steps=feed("b", tokens), setting=Setting(salt=salts[1], adapter=adapter), before=(before,))
 
