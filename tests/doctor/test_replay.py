@@ -13,10 +13,13 @@ import pytest
 from findings import finding
 from kvpact.doctor import program as program_module
 from kvpact.doctor.errors import ProgramDoesNotFit, ProgramUnreadable
+from kvpact.doctor.fault import Fault, all_faults
 from kvpact.doctor.finding import Report
 from kvpact.doctor.program import STEPS, Advance, Program, Setting, Submit, Truncate, feed
+from kvpact.doctor.registry import select
 from kvpact.doctor.report.document import as_json
 from kvpact.doctor.rerun import Repeated, fitted, run_again
+from kvpact.doctor.runner import examine
 from kvpact.doctor.saved import Saved, of_finding, read_programs, write_programs
 from kvpact.doctor.target import Capability
 from scripted import VOCAB, Scripted
@@ -125,3 +128,12 @@ def test_the_script_s_words_can_not_break_out_of_its_docstring() -> None:
 def test_programs_of_one_rule_have_files_of_their_own(found: Report, tmp_path: Path) -> None:
     twice = Report(target="x", described={}, results=found.results * 2, seconds=0.0, seed=0)
     assert [file.name for file in write_programs(twice, tmp_path)] == ["KV101-1.json", "KV101-2.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", all_faults(), ids=lambda fault: f"{fault.code}-{fault.name}")
+def test_every_double_s_programs_repeat_its_finding_on_a_fresh_engine(fault: Fault) -> None:
+    for finding in examine(fault.make(), select([fault.code])).findings:
+        if finding.program is not None:
+            again = run_again(finding.program, fault.make(), code=finding.code)
+            assert again.outcome is Repeated.SAME, str(again)
