@@ -133,7 +133,7 @@ def test_programs_of_one_rule_have_files_of_their_own(found: Report, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", all_faults(), ids=lambda fault: f"{fault.code}-{fault.name}")
 def test_every_double_s_programs_repeat_its_finding_on_a_fresh_engine(fault: Fault) -> None:
-    for finding in examine(fault.make(), select([fault.code])).findings:
-        if finding.program is not None:
-            again = run_again(finding.program, fault.make(), code=finding.code)
+    for each in examine(fault.make(), select([fault.code])).findings:
+        if each.program is not None:
+            again = run_again(each.program, fault.make(), code=finding.code)
             assert again.outcome is Repeated.SAME, str(again)
