@@ -135,5 +135,5 @@ def test_programs_of_one_rule_have_files_of_their_own(found: Report, tmp_path: P
 def test_every_double_s_programs_repeat_its_finding_on_a_fresh_engine(fault: Fault) -> None:
     for each in examine(fault.make(), select([fault.code])).findings:
         if each.program is not None:
-            again = run_again(each.program, fault.make(), code=finding.code)
+            again = run_again(each.program, fault.make(), code=each.code)
             assert again.outcome is Repeated.SAME, str(again)
