@@ -7,11 +7,14 @@ import torch
 
 from healthy_models import CONFIGURATIONS, healthy_model
 from kvpact.doctor.adapters.huggingface import HuggingFace
+from kvpact.doctor.compare import sure
+from kvpact.doctor.exam import Exam
 from kvpact.doctor.faults.kv207_sink_missing import Sinks
 from kvpact.doctor.faults.masks import OwnMask, OwnWindow
 from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.faults.reuse import Reusing
 from kvpact.doctor.finding import Outcome, Report
+from kvpact.doctor.noise import Noise
 from kvpact.doctor.registry import select
 from kvpact.doctor.runner import examine
 
@@ -79,6 +82,17 @@ def test_near_uniform_attention_is_inconclusive() -> None:
     outcomes = {result.code: result.outcome for result in report.results}
     assert outcomes["KV101"] is Outcome.INCONCLUSIVE
     assert outcomes["KV301"] is Outcome.INCONCLUSIVE
+    assert "attention is near to uniform" in report.results[1].reason
+
+
+def test_a_floor_that_faults_could_hide_in_is_said_to_be_that() -> None:
+    """A token moves rows far here; it is rounding that is large, and a wider precision that would tell."""
+    exam = Exam(HuggingFace(tiny_llama()))
+    exam.noise = Noise(repeats=True, floor=0.3, measured="said so")
+    verdict = sure(exam, "all is well", 5)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "where rounding alone gives 0.3" in verdict.reason
+    assert "uniform" not in verdict.reason
 
 
 def test_a_token_whose_entries_are_zero_is_written() -> None:

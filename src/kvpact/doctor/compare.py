@@ -16,7 +16,7 @@ from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive,
 from kvpact.doctor.flips import moved as changed
 from kvpact.doctor.flips import shared_scale
 from kvpact.doctor.lineage import pieces, swapped
-from kvpact.doctor.noise import Size, distance
+from kvpact.doctor.noise import AMPLIFIED, Size, distance
 from kvpact.doctor.program import Program
 from kvpact.doctor.target import Capability
 
@@ -90,12 +90,20 @@ def sure(exam: Exam, looked_at: str, compared: int) -> Verdict:
         return inconclusive(f"rounding alone gives {exam.noise.floor:.2g} nats: nothing finer can be seen")
     if np.isnan(exam.power):
         return inconclusive("the target shows no scores to compare")
-    if not exam.powerful:
-        return inconclusive(
-            f"a changed token moves later rows by {exam.power:.2g} nats only, and faults of context hide: attention is near to uniform, "
-            "or what an earlier prompt left is taken over"
+    return passed(looked_at) if exam.powerful else inconclusive(weak(exam))
+
+
+def weak(exam: Exam) -> str:
+    """Why a fault of context would not be seen: it is lost in rounding, or moves next to nothing."""
+    if exam.power > AMPLIFIED:
+        return (
+            f"a changed token moves later rows by {exam.power:.2g} nats, where rounding alone gives {exam.noise.floor:.2g}: "
+            "faults of context hide in that; a wider precision would tell"
         )
-    return passed(looked_at)
+    return (
+        f"a changed token moves later rows by {exam.power:.2g} nats only, and faults of context hide: attention is near to uniform, "
+        "or what an earlier prompt left is taken over"
+    )
 
 
 def _finding(exam: Exam, words: Words, gap: Gap, program: Program) -> Finding:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from kvpact.doctor.compare import weak
 from kvpact.doctor.draw import draw
 from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.exam import Exam, Gap
@@ -243,7 +244,7 @@ def with_programs(
     exam = Exam(target, seed=report.seed)
     check(next(rule for rule in all_rules() if rule.code == "KV001"), exam)
     run = run_programs(target, exam.noise, range(count), seed=report.seed, deadline=deadline, progress=progress)
-    said = str(run) if exam.powerful else f"{run}; attention is near to uniform, so faults of context hide"
+    said = str(run) if exam.powerful else f"{run}; but {weak(exam)}"
     results = list(report.results)
     told = [finding(failure, target, exam.noise, report.seed) for failure in run.failures]
     if told and any(result.outcome in (Outcome.FAILED, Outcome.XFAILED) for result in results):
