@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.resolve import Options, resolve
+from without_torch import refusals
 
 LOOP = '''
 import numpy as np
@@ -80,15 +78,7 @@ def test_a_mistake_says_what_was_meant(text: str, options: dict[str, Any], said:
 
 
 def test_mistakes_are_told_without_torch() -> None:
-    script = (
-        "import sys\nfrom kvpact.doctor.resolve import Options, resolve\n"
-        f"for text, options in {[(text, options) for text, options, _, _ in MISTAKES]!r}:\n"
-        "    try:\n        resolve(text, Options(**options))\n"
-        "    except Exception as error:\n        print(type(error).__name__, *{'torch', 'transformers'} & set(sys.modules))\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
-    assert ran.stdout.splitlines() == ["TargetUnusable"] * len(MISTAKES)
+    assert refusals((text, options) for text, options, _, _ in MISTAKES) == ["TargetUnusable"] * len(MISTAKES)
 
 
 def test_a_callable_that_is_not_there_has_a_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
