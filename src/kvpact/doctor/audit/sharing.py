@@ -26,9 +26,7 @@ def audit_sharing(module: nn.Module, independent: str | Sequence[str], call: Cal
     wanted = [independent] if isinstance(independent, str) else list(independent)
     parts = {name: part for name, part in module.named_modules(remove_duplicate=False) if _named(name, wanted)}
     if len(parts) < 2:
-        raise AuditImpossible(
-            f"of the names {wanted} only {sorted(parts) or 'none'} fits a submodule", hint="name two submodules or more"
-        )
+        raise AuditImpossible(f"of the names {wanted} only {sorted(parts) or 'none'} fits a submodule", hint="name two submodules or more")
     found = [each for name, part in parts.items() for each in held(name, part)]
     standing = len(found)
     findings = _same_modules(parts)
