@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvpact.cli.interrupt import interruptible
 from kvpact.errors import InvalidConfig, UnreadableFile
 
 if TYPE_CHECKING:
     from kvpact.doctor.finding import Report
     from kvpact.doctor.resolve import Options
+    from kvpact.doctor.target import Target
 
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TARGET", help="hf:FOLDER, a model's name, module:attribute or http://host:port/v1.")
@@ -40,6 +42,13 @@ class TargetOptions:
     vocab: Annotated[
         int | None, typer.Option(metavar="N", min=32, help="For a URL or a callable that does not tell: ids below this exist.")
     ] = None
+
+    def open(self, target: str) -> Target:
+        """Raises TargetUnusable, InvalidConfig."""
+        from kvpact.doctor.resolve import resolve
+
+        with interruptible():
+            return resolve(target, self.options())
 
     def options(self) -> Options:
         """Raises InvalidConfig."""
