@@ -113,12 +113,10 @@ def exit_code(report: Report) -> Exit:
     """A rule that broke off, or an examination in which no rule could look, is no clean bill of health."""
     from kvpact.doctor.finding import Outcome
 
-    outcomes = [result.outcome for result in report.results if not result.code.startswith("KV0")]
     if report.findings:
         return Exit.FINDINGS
     broken = any(result.outcome is Outcome.ERROR for result in report.results)
-    blind = bool(outcomes) and set(outcomes) == {Outcome.SKIPPED}
-    return Exit.COULD_NOT_RUN if broken or blind else Exit.FINE
+    return Exit.COULD_NOT_RUN if broken or report.blind else Exit.FINE
 
 
 def build_group() -> typer.Typer:
