@@ -19,6 +19,7 @@ from kvpact.cli.doctor_replay import replay
 from kvpact.cli.doctor_selftest import selftest
 from kvpact.cli.fail import INTERRUPTED, Exit
 from kvpact.cli.options import with_options
+from kvpact.cli.plain_flags import PlainCommand
 
 if TYPE_CHECKING:
     from kvpact.doctor.finding import Report
@@ -122,7 +123,7 @@ def exit_code(report: Report) -> Exit:
 def build_group() -> typer.Typer:
     """`kvpact doctor` and what is under it."""
     group = typer.Typer(name="doctor", cls=DoctorGroup, help=HELP, no_args_is_help=True, rich_markup_mode="rich")
-    group.command(DEFAULT)(with_options(examine))
+    group.command(DEFAULT, cls=PlainCommand)(with_options(examine))
     for command in (rules, rule, symptoms, replay, glass, selftest):
-        group.command()(with_options(command))
+        group.command(cls=PlainCommand)(with_options(command))
     return group

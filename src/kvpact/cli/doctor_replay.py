@@ -13,6 +13,7 @@ from kvpact.cli.doctor_options import TargetArgument, TargetOptions
 from kvpact.cli.fail import Exit
 from kvpact.cli.main import run
 from kvpact.cli.options import with_options
+from kvpact.cli.plain_flags import PlainCommand
 from kvpact.errors import UnreadableFile
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def script(program: Program, *, code: str | None = None, seed: int = 0, found_on
         _replay([saved], target, loading)
 
     app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(with_options(again))
+    app.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})(with_options(again))
     run(app)
 
 
