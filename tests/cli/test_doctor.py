@@ -246,3 +246,11 @@ def test_help_teaches_targets_examples_options_and_exit_codes(kvpact: Any) -> No
         text = out + err
         wanted = ("hf:FOLDER", "kvpact doctor replay", "Exit codes", "--select", "--budget", "--junit", "symptoms", "TARGET")
         assert [word for word in wanted if word not in text] == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("doctor",), ("doctor", "examine"), ("doctor", "rules"), ("run",)])
+def test_help_asks_for_no_value_of_a_flag(kvpact: Any, arguments: tuple[str, ...]) -> None:
+    code, out, _ = kvpact(*arguments, "--help")
+    assert code == 0
+    assert "--help" in out
+    assert "bool" not in out

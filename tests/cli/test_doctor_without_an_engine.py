@@ -82,3 +82,13 @@ def test_glass_writes_a_checkpoint_to_be_served(kvpact: Any, tmp_path: Path) -> 
     assert code == 0
     assert (tmp_path / "glass" / "config.json").is_file()
     assert "model.safetensors" in out
+    modes = {file.name: file.stat().st_mode for file in (tmp_path / "glass").iterdir()}
+    assert len(set(modes.values())) == 1, modes
+
+
+def test_a_place_where_glass_can_not_be_written_is_told(kvpact: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = kvpact("doctor", "glass", str(tmp_path / "file" / "glass"))
+    assert code == 2
+    assert "the checkpoint can't be written: " in err
+    assert "[unreadable-file]" in err

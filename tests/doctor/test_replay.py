@@ -18,7 +18,7 @@ from kvpact.doctor.finding import Report
 from kvpact.doctor.program import STEPS, Advance, Program, Setting, Submit, Truncate, feed
 from kvpact.doctor.registry import select
 from kvpact.doctor.report.document import as_json
-from kvpact.doctor.rerun import Repeated, fitted, run_again
+from kvpact.doctor.rerun import Repeated, elsewhere, fitted, run_again
 from kvpact.doctor.runner import examine
 from kvpact.doctor.saved import Saved, of_finding, read_programs, write_programs
 from kvpact.doctor.target import Capability
@@ -35,9 +35,19 @@ def test_a_finding_s_program_repeats_on_its_engine_and_not_on_a_healthy_one(foun
     assert run_again(saved.program, Scripted(), code=saved.code).outcome is Repeated.NOT
 
 
+def test_a_saved_program_tells_how_the_engine_was_described_where_it_is_another_now(found: Report, tmp_path: Path) -> None:
+    (file,) = write_programs(found, tmp_path)
+    (saved,) = read_programs(file.read_text())
+    assert saved.found_on == {"engine": "scripted 1", "dtype": "float64"}
+    assert f"found_on={dict(found.described)!r}" in file.with_suffix(".py").read_text()
+    assert elsewhere(saved.found_on, Scripted().describe()) == ""
+    now = {"engine": "scripted 2", "dtype": "float64", "cache": "dynamic"}
+    assert elsewhere(saved.found_on, now) == " (found on engine scripted 1, this is scripted 2)"
+
+
 def test_a_report_is_replayed_finding_by_finding(found: Report) -> None:
     (saved,) = read_programs(as_json(found))
-    assert saved == of_finding(found.findings[0], seed=found.seed)
+    assert saved == of_finding(found.findings[0], seed=found.seed, found_on=found.described)
 
 
 def test_a_program_without_a_finding_is_judged_by_its_rows() -> None:
@@ -50,6 +60,7 @@ def test_where_the_rows_agree_the_rule_itself_looks_again() -> None:
     again = run_again(innocent, Scripted(forgets=True), code="KV101")
     assert again.outcome is Repeated.SAME
     assert [found.code for found in again.findings] == ["KV101"]
+    assert "3 rows agree with recomputation, so the program alone does not show it; the whole rule, KV101" in again.why
     assert run_again(innocent, Scripted(forgets=True)).outcome is Repeated.NOT
 
 
@@ -81,7 +92,7 @@ def test_what_is_no_program_is_refused(text: str) -> None:
         read_programs(text)
 
 
-@pytest.mark.parametrize("finding_data", [{"code": "KV999"}, {"code": "KV101", "seed": "x"}, "KV101"])
+@pytest.mark.parametrize("finding_data", [{"code": "KV999"}, {"code": "KV101", "seed": "x"}, {"code": "KV101", "found_on": [1]}, "KV101"])
 def test_a_program_of_an_unknown_finding_is_refused(finding_data: object) -> None:
     text = json.dumps({**json.loads(PROGRAM.as_json()), "finding": finding_data})
     with pytest.raises(ProgramUnreadable):
@@ -110,8 +121,8 @@ def test_the_script_of_a_finding_runs_against_a_target(found: Report, third_part
     script = [sys.executable, str(file.with_suffix(".py"))]
     environment = {**os.environ, "PYTHONPATH": paths}
     for target, said, code in (("scripted:forgets", "same finding", 1), ("scripted:well", "not repeated", 0)):
-        ran = subprocess.run([*script, target], capture_output=True, text=True, check=False, env=environment)
-        assert ran.stdout.startswith(said)
+        ran = subprocess.run([*script, target, "--dtype", "float32"], capture_output=True, text=True, check=False, env=environment)
+        assert ran.stdout.startswith(f"KV101 cached-differs-from-recomputed: {said}")
         assert ran.returncode == code
     ran = subprocess.run(script, capture_output=True, text=True, check=False, env=environment)
     assert ran.returncode == 2
@@ -122,7 +133,7 @@ def test_the_script_of_a_finding_runs_against_a_target(found: Report, third_part
 def test_the_script_s_words_can_not_break_out_of_its_docstring() -> None:
     script = Saved(program=PROGRAM, code="KV101", what='a """ and a \\ and {braces}').as_python()
     compile(script, "script", "exec")
-    assert "from kvpact.doctor import Advance, Program, Setting, Submit, replay" in script
+    assert "from kvpact.doctor import Advance, Program, Setting, Submit\n" in script
 
 
 def test_programs_of_one_rule_have_files_of_their_own(found: Report, tmp_path: Path) -> None:

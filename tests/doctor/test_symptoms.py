@@ -62,6 +62,11 @@ def test_what_the_accounts_tell_leads_to_the_rules_that_find_it(asked: str, code
     assert codes <= {match.rule.code for match in search(asked, all_rules())[:4]}
 
 
+def test_a_jump_at_a_length_leads_to_windows_and_sinks_first() -> None:
+    first = [match.rule.code for match in search("perplexity jumps at 4096 tokens", all_rules())[:2]]
+    assert set(first) == {"KV206", "KV207"}
+
+
 def test_what_fits_far_worse_than_the_best_is_left_out() -> None:
     rules = (*RULES, rule("KV406", "a request hangs for ever"))
     assert [match.rule.code for match in search("throughput", rules)] == ["KV701"]

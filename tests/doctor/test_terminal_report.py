@@ -116,3 +116,15 @@ def test_a_finding_that_another_explains_comes_after_it_and_in_brief(every_outco
         "KV101 cached-differs-from-recomputed\n  general\n  because   most likely of KV201"
     )
     assert text.count("  cure ") == 1
+
+
+def test_where_no_selected_rule_could_look_every_report_says_why(every_outcome: Report) -> None:
+    measured = Result(code="KV001", outcome=Outcome.PASSED, reason="1e-6 nats")
+    windowless = Result(code="KV206", outcome=Outcome.SKIPPED, reason="no window is declared")
+    report = replace(every_outcome, results=(measured, *every_outcome.results[2:4], windowless), broken_off=None)
+    why = "no selected rule could look: needs tables (blocks, their tables and reference counts can be read): KV401 KV402; "
+    text = on_terminal(report, 110)
+    assert f"{why}no window is declared: KV206" in " ".join(text.split())
+    assert text.splitlines()[-1] == "nothing was looked at: 1 passed, 3 skipped in 1.5 s (seed 3)"
+    assert why in as_html(report)
+    assert "0 findings" not in as_html(report)

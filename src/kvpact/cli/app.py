@@ -11,6 +11,7 @@ from kvpact.cli.chat import chat
 from kvpact.cli.doctor import build_group
 from kvpact.cli.env import env
 from kvpact.cli.options import with_options
+from kvpact.cli.plain_flags import PlainCommand, PlainGroup
 from kvpact.cli.regress import regress
 from kvpact.cli.run import run
 from kvpact.cli.switches import switches
@@ -43,6 +44,7 @@ def build_app() -> typer.Typer:
     """Every command under one roof."""
     app = typer.Typer(
         name="kvpact",
+        cls=PlainGroup,
         help=HELP,
         no_args_is_help=True,
         rich_markup_mode="rich",
@@ -52,7 +54,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     for command in (run, chat, switches, regress, env):
-        app.command()(with_options(command))
+        app.command(cls=PlainCommand)(with_options(command))
     app.add_typer(build_group())
     return app
 

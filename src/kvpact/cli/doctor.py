@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,11 +15,11 @@ from kvpact.cli.doctor_glass import glass
 from kvpact.cli.doctor_group import DEFAULT, DoctorGroup
 from kvpact.cli.doctor_look_up import rule, rules, symptoms
 from kvpact.cli.doctor_options import ChoiceOptions, ReportOptions, TargetArgument, TargetOptions
+from kvpact.cli.doctor_replay import replay
 from kvpact.cli.doctor_selftest import selftest
 from kvpact.cli.fail import INTERRUPTED, Exit
-from kvpact.cli.interrupt import interruptible
 from kvpact.cli.options import with_options
-from kvpact.errors import UnreadableFile
+from kvpact.cli.plain_flags import PlainCommand
 
 if TYPE_CHECKING:
     from kvpact.doctor.finding import Report
@@ -83,17 +83,10 @@ def examine(target: TargetArgument, choice: ChoiceOptions, loading: TargetOption
     reports.check()
     expected = from_project(Path.cwd()) if choice.expected is None else from_file(choice.expected)
     chosen = select(choice.select or (), choice.ignore or ())
-    with closing(_opened(target, loading)) as engine:
+    with closing(loading.open(target)) as engine:
         report, whole = _examined(engine, chosen, choice, expected, quiet=reports.quiet or bool(os.environ.get("CI")))
     reports.write(report)
     raise typer.Exit(exit_code(report) if whole else INTERRUPTED)
-
-
-def _opened(target: str, loading: TargetOptions) -> Target:
-    from kvpact.doctor.resolve import resolve
-
-    with interruptible():
-        return resolve(target, loading.options())
 
 
 def _examined(
@@ -121,47 +114,16 @@ def exit_code(report: Report) -> Exit:
     """A rule that broke off, or an examination in which no rule could look, is no clean bill of health."""
     from kvpact.doctor.finding import Outcome
 
-    outcomes = [result.outcome for result in report.results if not result.code.startswith("KV0")]
     if report.findings:
         return Exit.FINDINGS
     broken = any(result.outcome is Outcome.ERROR for result in report.results)
-    blind = bool(outcomes) and set(outcomes) == {Outcome.SKIPPED}
-    return Exit.COULD_NOT_RUN if broken or blind else Exit.FINE
-
-
-def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of --save-programs, or a whole report of --json.")],
-    target: TargetArgument,
-    loading: TargetOptions,
-) -> None:
-    """Run a finding's program again, on the same engine or on another one.
-
-    Exit code: 1 the same finding, 0 not repeated, 2 could not run or could not tell.
-    """
-    from kvpact.doctor.codes import title
-    from kvpact.doctor.rerun import Repeated, run_again
-    from kvpact.doctor.saved import read_programs
-
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UnreadableFile(f"{file} can't be read: {error}", hint="give a file that --save-programs or --json wrote") from error
-    outcomes = []
-    with closing(_opened(target, loading)) as engine:
-        for saved in read_programs(text):
-            again = run_again(saved.program, engine, code=saved.code, seed=saved.seed)
-            outcomes.append(again.outcome)
-            print(f"{title(saved.code) if saved.code else 'program'}: {again}")
-    if Repeated.SAME in outcomes:
-        raise typer.Exit(Exit.FINDINGS)
-    if Repeated.UNCLEAR in outcomes:
-        raise typer.Exit(Exit.COULD_NOT_RUN)
+    return Exit.COULD_NOT_RUN if broken or report.blind else Exit.FINE
 
 
 def build_group() -> typer.Typer:
     """`kvpact doctor` and what is under it."""
     group = typer.Typer(name="doctor", cls=DoctorGroup, help=HELP, no_args_is_help=True, rich_markup_mode="rich")
-    group.command(DEFAULT)(with_options(examine))
+    group.command(DEFAULT, cls=PlainCommand)(with_options(examine))
     for command in (rules, rule, symptoms, replay, glass, selftest):
-        group.command()(with_options(command))
+        group.command(cls=PlainCommand)(with_options(command))
     return group

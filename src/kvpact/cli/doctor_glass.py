@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kvpact.errors import InvalidConfig
+from kvpact.cli.doctor_options import WRITABLE
+from kvpact.errors import InvalidConfig, UnreadableFile
 
 
 def glass(
@@ -24,7 +25,10 @@ def glass(
         spec = spec_for(top)
     except ValueError as error:
         raise InvalidConfig(str(error), hint="have the server show 5 log-probabilities or more") from error
-    files = export(directory, arch, spec=spec, gguf=gguf)
+    try:
+        files = export(directory, arch, spec=spec, gguf=gguf)
+    except OSError as error:
+        raise UnreadableFile(f"the checkpoint can't be written: {error}", hint=WRITABLE) from error
     for file in files:
         print(f"{file}  {file.stat().st_size:,} bytes")
     shown = "whole rows" if spec.groups == 1 else f"the {spec.shown} best log-probabilities"

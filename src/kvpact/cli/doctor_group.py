@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from typer.core import TyperGroup
+from kvpact.cli.plain_flags import PlainGroup
 
 #: The command that a bare target means.
 DEFAULT = "examine"
 
 
-class DoctorGroup(TyperGroup):
+class DoctorGroup(PlainGroup):
     """Its help shows the options of the command that a bare target means."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -56,7 +56,7 @@ def symptoms(
 ) -> None:
     """Find the rules that fit what one sees, the best first.
 
-    Exit code 1 when none does.
+    Exit code: 0 some do, 1 none does.
     """
     from kvpact.doctor.codes import title
     from kvpact.doctor.registry import all_rules

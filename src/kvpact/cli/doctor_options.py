@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvpact.cli.interrupt import interruptible
 from kvpact.errors import InvalidConfig, UnreadableFile
 
 if TYPE_CHECKING:
     from kvpact.doctor.finding import Report
     from kvpact.doctor.resolve import Options
+    from kvpact.doctor.target import Target
 
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TARGET", help="hf:FOLDER, a model's name, module:attribute or http://host:port/v1.")
@@ -40,6 +42,13 @@ class TargetOptions:
     vocab: Annotated[
         int | None, typer.Option(metavar="N", min=32, help="For a URL or a callable that does not tell: ids below this exist.")
     ] = None
+
+    def open(self, target: str) -> Target:
+        """Raises TargetUnusable, InvalidConfig."""
+        from kvpact.doctor.resolve import resolve
+
+        with interruptible():
+            return resolve(target, self.options())
 
     def options(self) -> Options:
         """Raises InvalidConfig."""
@@ -87,7 +96,8 @@ class ChoiceOptions:
     ] = None
 
 
-_WRITABLE = "name a place that can be written to"
+#: The way out where something can't be written.
+WRITABLE = "name a place that can be written to"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +119,7 @@ class ReportOptions:
         for file in (self.json, self.junit, self.html):
             if file is not None and str(file) != "-" and (file.is_dir() or not file.absolute().parent.is_dir()):
                 said = "is a folder" if file.is_dir() else "lies in a folder that does not exist"
-                raise UnreadableFile(f"the report can't be written: {file} {said}", hint=_WRITABLE)
+                raise UnreadableFile(f"the report can't be written: {file} {said}", hint=WRITABLE)
 
     def write(self, report: Report) -> None:
         """The terminal's first, for it can't fail. Raises UnreadableFile."""
@@ -118,7 +128,7 @@ class ReportOptions:
         try:
             self._write(report)
         except OSError as error:
-            raise UnreadableFile(f"the report can't be written: {error}", hint=_WRITABLE) from error
+            raise UnreadableFile(f"the report can't be written: {error}", hint=WRITABLE) from error
 
     def _write(self, report: Report) -> None:
         from kvpact.doctor.report.document import as_json

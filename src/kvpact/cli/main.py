@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from kvpact.cli.fail import INTERRUPTED, report
 
 
 def main() -> None:
     """Of the console script."""
-    try:
-        from kvpact.cli.app import build_app
+    run(_app)
 
-        build_app()()
+
+def _app() -> None:
+    from kvpact.cli.app import build_app
+
+    build_app()()
+
+
+def run(app: Callable[[], object]) -> None:
+    """A command to its end: what goes wrong is a message and an exit code."""
+    try:
+        app()
     except SystemExit as end:
         if end.code == INTERRUPTED:
             _tell()

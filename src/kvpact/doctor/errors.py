@@ -17,6 +17,12 @@ class TargetFailed(KvpactError):
     code = "target-failed"
 
 
+class BrokeOff(TargetFailed):
+    """The way to the target, or the target itself, broke in the middle of a call: no answer, and so no refusal either."""
+
+    code = "broke-off"
+
+
 class Malformed(TargetFailed):
     """What came from the target is no answer to what it was asked."""
 

@@ -116,5 +116,11 @@ class Report:
         return tuple(result.code for result in self.results if not result.reached)
 
     @property
+    def blind(self) -> bool:
+        """Rules were chosen beside the measurements of KV0, and none of them could look."""
+        outcomes = {result.outcome for result in self.results if not result.code.startswith("KV0")}
+        return outcomes == {Outcome.SKIPPED}
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         return tuple(finding for result in self.results for finding in result.findings if result.outcome is Outcome.FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -53,7 +54,7 @@ def run_again(program: Program, target: Target, *, code: str | None = None, seed
         return Replay(outcome=Repeated.NOT if size is Size.ROUNDING else Repeated.UNCLEAR, why=said)
     result = check(rules[code], exam)
     if result.outcome is Outcome.FAILED:
-        why = f"{said}, and {title(code)} finds it here: {result.reason}"
+        why = f"{said}, so the program alone does not show it; the whole rule, {title(code)}, run again, fails here: {result.reason}"
         return Replay(outcome=Repeated.SAME, why=why, findings=result.findings)
     clear = size is Size.ROUNDING and result.outcome is Outcome.PASSED
     why = f"{said}, and {title(code)} {_came_to(result.outcome)}: {result.reason}"
@@ -69,8 +70,15 @@ def _compared(exam: Exam, program: Program) -> tuple[Size, str]:
     if gap.size is Size.FAULT:
         return gap.size, f"{_position(gap)} is {gap.effect:.3g} nats away from recomputation"
     if gap.size is Size.ROUNDING:
-        return gap.size, f"{gap.compared} rows agree with recomputation"
+        rows = "row agrees" if gap.compared == 1 else "rows agree"
+        return gap.size, f"{gap.compared} {rows} with recomputation"
     return gap.size, "the difference is near that of rounding"
+
+
+def elsewhere(found_on: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What was otherwise when the finding was made, to stand behind a replay's line; nothing where all that both tell is equal."""
+    apart = [f"{name} {found_on[name]}, this is {now[name]}" for name in found_on if name in now and now[name] != found_on[name]]
+    return f" (found on {'; '.join(apart)})" if apart else ""
 
 
 def fitted(program: Program, target: Target) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,33 @@ from kvpact.doctor.report.document import from_json
 @dataclass(frozen=True, kw_only=True)
 class Saved:
     """A program and what it showed. code, what: of the finding, None for a program that somebody wrote by hand. seed: of the examination
-    that found it."""
+    that found it. found_on: how the engine described itself then."""
 
     program: Program
     code: str | None = None
     what: str | None = None
     seed: int = 0
+    found_on: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> str:
         data: dict[str, Any] = json.loads(self.program.as_json())
         if self.code is not None:
             data["finding"] = {"code": self.code, "name": CODES[self.code], "what": self.what, "seed": self.seed}
+            if self.found_on:
+                data["finding"]["found_on"] = dict(self.found_on)
         return readable(data)
 
     def as_python(self) -> str:
-        """A script: `python FILE TARGET` replays the program there."""
+        """A script: `python FILE TARGET` replays the program there, with the options of `kvpact doctor replay`."""
         steps = sorted({type(step).__name__ for program in _with_before(self.program) for step in program.steps} | {"Program", "Setting"})
         about = "A program for kvpact's doctor." if self.code is None else f"{title(self.code)}: {self.what}"
         return _SCRIPT.format(
             about=json.dumps(about, ensure_ascii=False)[1:-1],
-            names=", ".join((*steps, "replay")),
+            names=", ".join(steps),
             program=self.program.as_python(),
             code=json.dumps(self.code) if self.code else None,
             seed=self.seed,
+            found_on=dict(self.found_on),
         )
 
 
@@ -58,22 +62,16 @@ def readable(data: Mapping[str, Any]) -> str:
 
 _SCRIPT = '''"""{about}
 
-Run it on an engine: python {{this file}} TARGET, where TARGET is what `kvpact doctor` takes.
+Run it on an engine: python {{this file}} TARGET, with what `kvpact doctor replay` takes.
 """
 
-import sys
-
+from kvpact.cli.doctor_replay import script
 from kvpact.doctor import {names}
 
 PROGRAM = {program}
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        sys.exit(2)
-    again = replay(PROGRAM, sys.argv[1], code={code}, seed={seed})
-    print(again)
-    sys.exit({{"not repeated": 0, "same finding": 1}}.get(again.outcome.value, 2))
+    script(PROGRAM, code={code}, seed={seed}, found_on={found_on})
 '''
 
 
@@ -81,8 +79,16 @@ def _with_before(program: Program) -> list[Program]:
     return [program, *(inner for other in program.before for inner in _with_before(other))]
 
 
-def of_finding(finding: Finding, *, seed: int) -> Saved | None:
-    return None if finding.program is None else Saved(program=finding.program, code=finding.code, what=finding.what, seed=seed)
+def of_finding(finding: Finding, *, seed: int, found_on: Mapping[str, str] | None = None) -> Saved | None:
+    if finding.program is None:
+        return None
+    return Saved(program=finding.program, code=finding.code, what=finding.what, seed=seed, found_on=found_on or {})
+
+
+def _of_report(report: Report) -> list[Saved]:
+    """Of each finding that has a program."""
+    found = (of_finding(finding, seed=report.seed, found_on=report.described) for finding in report.findings)
+    return [saved for saved in found if saved is not None]
 
 
 def write_programs(report: Report, folder: Path) -> list[Path]:
@@ -90,14 +96,13 @@ def write_programs(report: Report, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     counts: dict[str, int] = {}
-    for finding in report.findings:
-        saved = of_finding(finding, seed=report.seed)
-        if saved is not None:
-            counts[finding.code] = counts.get(finding.code, 0) + 1
-            file = folder / f"{finding.code}-{counts[finding.code]}.json"
-            file.write_text(saved.as_json(), encoding="utf-8")
-            file.with_suffix(".py").write_text(saved.as_python(), encoding="utf-8")
-            written.append(file)
+    for saved in _of_report(report):
+        code = str(saved.code)
+        counts[code] = counts.get(code, 0) + 1
+        file = folder / f"{code}-{counts[code]}.json"
+        file.write_text(saved.as_json(), encoding="utf-8")
+        file.with_suffix(".py").write_text(saved.as_python(), encoding="utf-8")
+        written.append(file)
     return written
 
 
@@ -108,13 +113,19 @@ def read_programs(text: str) -> Sequence[Saved]:
     except ValueError as error:
         raise ProgramUnreadable(f"this is no JSON: {error}", hint="give a file of --save-programs or --json") from error
     if isinstance(data, dict) and data.get("kvpact_report") == REPORT_SCHEMA:
-        report = from_json(text)
-        found = [saved for finding in report.findings if (saved := of_finding(finding, seed=report.seed)) is not None]
+        found = _of_report(from_json(text))
         if not found:
             raise ProgramUnreadable("no finding of this report has a program", hint="there is nothing to replay")
         return found
     program = Program.from_json(text)
     finding = data.get("finding") or {}
-    if not isinstance(finding, dict) or finding.get("code") not in {None, *CODES} or not isinstance(finding.get("seed", 0), int):
+    if not isinstance(finding, dict) or not _ours(finding):
         raise ProgramUnreadable("its finding is none of the doctor's", hint="leave it out, or keep what --save-programs wrote")
-    return [Saved(program=program, code=finding.get("code"), what=finding.get("what"), seed=finding.get("seed", 0))]
+    given = {name: finding[name] for name in ("code", "what", "seed", "found_on") if name in finding}
+    return [Saved(program=program, **given)]
+
+
+def _ours(finding: Mapping[str, Any]) -> bool:
+    found_on = finding.get("found_on", {})
+    told = isinstance(found_on, dict) and all(isinstance(value, str) for value in found_on.values())
+    return told and finding.get("code") in {None, *CODES} and isinstance(finding.get("seed", 0), int)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import DynamicCache, StaticCache
 
 from kvpact.doctor.adapters import huggingface_caches as caches
 from kvpact.doctor.adapters.huggingface import HuggingFace
@@ -55,6 +57,43 @@ def test_a_cache_of_ones_own_is_made_by_a_factory_and_offers_what_it_has_methods
     assert target.can(TRUNCATE, Capability.FORK, Capability.REORDER, Capability.ENTRIES)
     assert not HuggingFace(tiny_mistral(), cache="transformers:DynamicCache").can(TRUNCATE)
     assert execute(Program(steps=feed("a", (9, 10, 11), 2)), target).contexts == {"a": (9, 10, 11)}
+
+
+def shared_layers(model: Any) -> Any:
+    cache = DynamicCache(config=model.config)
+    cache.layers = FULL.layers
+    return cache
+
+
+def shared_memory(model: Any) -> Any:
+    cache = StaticCache(config=model.config, max_cache_len=8)
+    for layer in cache.layers:
+        layer.keys, layer.values = BUFFER[:, :, :8], BUFFER[:, :, 8:]
+    return cache
+
+
+def used(model: Any) -> Any:
+    cache = DynamicCache(config=model.config)
+    cache.update(BUFFER, BUFFER, 0)
+    return cache
+
+
+BUFFER, FULL = torch.zeros(1, 2, 16, 4), DynamicCache(config=tiny_llama().config)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda model: FULL, "gives the same cache at each call"),
+        (shared_layers, "share their layers"),
+        (shared_memory, "lie in the same memory"),
+        (used, "holds 16 tokens already"),
+    ],
+)
+def test_a_factory_that_gives_no_new_cache_is_refused_and_told_why(make: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(TargetUnusable, match=said) as refused:
+        HuggingFace(tiny_llama(), make_cache=lambda model, capacity: make(model))
+    assert "a new, empty cache in each call" in refused.value.hint
 
 
 def test_a_window_that_was_cut_back_refuses_to_go_further() -> None:

@@ -11,7 +11,7 @@ import pytest
 from kvpact.doctor.adapters import huggingface_caches as caches
 from kvpact.doctor.adapters.huggingface_load import ATTENTIONS, DTYPES, load
 from kvpact.doctor.errors import TargetUnusable
-from kvpact.doctor.faults.models import tiny_llama
+from kvpact.doctor.faults.models import tiny_gpt2, tiny_llama
 from without_torch import refusals
 
 #: argument, options, what is said, what is hinted at
@@ -61,6 +61,17 @@ def test_a_checkpoint_is_loaded_with_each_name(tmp_path: Path, monkeypatch: pyte
     for dtype in DTYPES:
         target = load("~/tiny", dtype=dtype, attention="eager", cache="static")
         assert (target.describe()["dtype"], target.describe()["cache"]) == (dtype, "static")
+
+
+@pytest.mark.parametrize("attention", ["flash_attention_2", "flex_attention"])
+def test_an_attention_that_a_model_does_not_have_here_is_told_with_those_it_has(attention: str, tmp_path: Path) -> None:
+    tiny_gpt2().save_pretrained(tmp_path / "tiny")
+    with pytest.raises(TargetUnusable) as refused:
+        load(str(tmp_path / "tiny"), attention=attention)
+    assert refused.value.hint == "take --attention sdpa or eager"
+    with pytest.raises(TargetUnusable, match="can't load") as refused:
+        load("model", attention=attention)
+    assert "config.json" in refused.value.hint
 
 
 def test_a_factory_beside_the_user_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from kvpact.cli.main import main
 from kvpact.doctor.adapters.server.client import Client
 from kvpact.doctor.adapters.server.target import connect
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
-from kvpact.doctor.finding import Outcome, passed
+from kvpact.doctor.finding import Outcome, Result, passed
 from kvpact.doctor.program import Program, feed
+from kvpact.doctor.registry import select
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.runner import examine
 from kvpact.doctor.target import Setting
@@ -257,3 +258,35 @@ def test_a_client_gives_up_one_connection_after_the_other_and_leaves_none_open()
     assert after <= before + 2
     assert len(served.asked) == 30
     assert Manners().mischief is None
+
+
+FALLS_OVER = Sent(status=500, body=b'{"error": "a lost block"}')
+HANGS_UP = Sent(body=b"", cut=0, headers={"Transfer-Encoding": "chunked"})
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [(HANGS_UP, "the connection failed"), (FALLS_OVER, "status 500, 'a lost block'")],
+)
+def test_a_connection_that_breaks_is_no_untrue_capability(sent: Sent, said: str) -> None:
+    """The first prompt is answered, and all that come after it at once are not, as by a server that falls over a hit."""
+    result = untrue(sent)
+    assert result.outcome is Outcome.ERROR
+    assert said in result.reason
+
+
+def test_what_a_server_refuses_although_it_was_declared_is_an_untrue_capability() -> None:
+    result = untrue(Sent(status=400, body=b'{"error": "no second prompt"}'))
+    assert result.outcome is Outcome.FAILED
+    assert "no second prompt" in result.findings[0].got
+
+
+def untrue(sent: Sent) -> Result:
+    """KV002, where all but its first request are answered so."""
+    switch = Switch(sent)
+    with serving(mischief=lambda number, asked: switch(number, asked) if number > last else None) as served:
+        last = 1 << 30
+        target = connect(served.url, timeout=5)
+        last, switch.on = len(served.asked) + 1, True
+        (result,) = examine(target, select(["KV002"])[-1:]).results
+    return result

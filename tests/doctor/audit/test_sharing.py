@@ -98,3 +98,10 @@ def test_swin_shares_nothing_between_windows_and_shifted_windows() -> None:
 def test_a_name_that_fits_nothing_is_refused() -> None:
     with pytest.raises(AuditImpossible, match="fits"):
         audit_sharing(built(Axial), ["row_attention"])
+
+
+def test_one_name_is_one_name_and_not_its_letters() -> None:
+    with pytest.raises(AuditImpossible, match=r"of the names \['row_attention'\] only \['row_attention'\] fits"):
+        audit_sharing(built(Axial), "row_attention")
+    twins = nn.ModuleList([nn.ModuleDict({"norm": nn.LayerNorm(4)}) for _ in range(2)])
+    assert audit_sharing(twins, "norm").shown == {"parts": ["0.norm", "1.norm"]}

@@ -150,3 +150,9 @@ def test_a_write_that_spills_into_another_request_is_found() -> None:
         assert_write_lands(
             lambda new: rows[0].copy_(new), lambda: rows[0], torch.rand(4, 6, 8), untouched={"the second request": lambda: rows[1]}
         )
+
+
+@pytest.mark.parametrize("given", [{"names": "ab"}, {"layout": "bhsd"}])
+def test_a_string_where_names_are_listed_is_refused_and_not_taken_letter_by_letter(given: Any) -> None:
+    with pytest.raises(AuditImpossible, match="is one string"):
+        audit_storage(torch.zeros(2, 2, 2, 2), torch.zeros(2, 2, 2, 2), **given)

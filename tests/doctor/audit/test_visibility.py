@@ -55,7 +55,7 @@ def test_a_leak_is_found_exactly_with_its_grid() -> None:
 
 def test_what_is_missing_is_found() -> None:
     (finding,) = audit_visibility(built(WindowShort, window=4), Visibility(window=4), inputs=INPUTS).findings
-    assert finding.what == "place 3 does not see 0: 3 to 3 back"
+    assert finding.what == "place 3 does not see 0: 3 back"
     assert finding.got == "6 pairs missing, in 6 places"
 
 
@@ -191,3 +191,9 @@ def test_an_output_without_the_places_is_refused_with_what_came() -> None:
     assert "module(x)[0]" in caught.value.hint
     with pytest.raises(AuditImpossible, match="no tensor came"):
         receptive_field(lambda x: None, INPUTS)
+
+
+def test_a_word_is_no_declaration_and_is_told_what_is() -> None:
+    with pytest.raises(AuditImpossible, match="'causal' is no declaration of what is seen") as refused:
+        audit_visibility(built(Causal), "causal", inputs=INPUTS)  # type: ignore[arg-type]
+    assert "lambda query, key: key <= query" in refused.value.hint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,7 @@ def refuse_unknown(name: str) -> None:
 def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> CacheKind:
     """A cache that the doctor does not know: it offers what it has methods for, and KV002 tells whether they do what they say."""
     cache = make(model, SLOTS)
+    _refuse_shared(cache, make(model, SLOTS), name)
     found = {Capability.ABORT}
     layers = getattr(cache, "layers", None)
     forgets = any(getattr(layer, "is_sliding", False) and not getattr(layer, "record_past", False) for layer in layers or ())
@@ -84,6 +85,41 @@ def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> Cache
     if layers and all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in layers):
         found |= _READABLE
     return CacheKind(name=name, make=make, offers=frozenset(found))
+
+
+def _refuse_shared(cache: Any, other: Any, name: str) -> None:
+    """Of two calls of a factory: where all contexts have one state, what is compared says nothing of the model. Raises TargetUnusable."""
+    layers, others = (list(getattr(one, "layers", None) or ()) for one in (cache, other))
+    if cache is other:
+        said = "gives the same cache at each call"
+    elif any(mine is theirs for mine in layers for theirs in others):
+        said = "gives caches that share their layers"
+    elif (length := max(_length(cache), _length(other))) > 0:
+        said = f"gives a cache that holds {length} tokens already"
+    elif _share_memory(layers, others):
+        said = "gives caches that lie in the same memory"
+    else:
+        return
+    raise TargetUnusable(
+        f"{name} {said}: contexts would see each other's tokens, as rules KV303 and KV306 tell",
+        hint="have the factory make a new, empty cache in each call",
+    )
+
+
+def _share_memory(layers: Sequence[Any], others: Sequence[Any]) -> bool:
+    from kvpact.doctor.audit.tensors import held
+    from kvpact.doctor.overlap import overlap
+
+    mine, theirs = ([each for layer in side for each in held("", stored(layer))] for side in (layers, others))
+    return any(overlap(one, two) is not None for one in mine for two in theirs if one.tensor.device == two.tensor.device)
+
+
+def _length(cache: Any) -> int:
+    """0 where it does not say."""
+    try:
+        return int(cache.get_seq_length())
+    except Exception:  # whatever a foreign object raises
+        return 0
 
 
 def _quantising(name: str, make: Callable[[Any, int], Any], model: Any, offers: frozenset[Capability], otherwise: str) -> CacheKind:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 #: Of transformers. Kernels from the hub (organisation/name) and its variants (paged|name) are left to it.
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
+_OTHER_ATTENTION = "take --attention sdpa or eager"
 #: Models below this many parameters are faster on one thread.
 _SMALL = 50_000_000
 _FOLDER = "give a checkpoint folder with config.json and weights"
@@ -77,7 +78,9 @@ def _model(place: str, attention: str | None, dtype: str | None) -> Any:
         with _quiet():
             return AutoModelForCausalLM.from_pretrained(place, dtype=dtype or "auto", **options)
     except (OSError, ValueError, ImportError) as error:
-        raise TargetUnusable(f"transformers can't load {place}: {error}", hint=_FOLDER) from error
+        of_attention = attention is not None and re.search("attention|attn|flash|flex", str(error), re.IGNORECASE)
+        hint = _OTHER_ATTENTION if of_attention else _FOLDER
+        raise TargetUnusable(f"transformers can't load {place}: {error}", hint=hint) from error
 
 
 @contextmanager

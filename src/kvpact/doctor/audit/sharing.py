@@ -17,17 +17,16 @@ CAUSE = "one tensor or one submodule was assigned to both parts, or both write o
 CURE = "make one for each part; where they are tied on purpose, leave them out of `independent`"
 
 
-def audit_sharing(module: nn.Module, independent: Sequence[str], call: Callable[[], Any] | None = None) -> Audit:
-    """independent: names of submodules, whole or the last part of them; all that fit must have nothing in common.
+def audit_sharing(module: nn.Module, independent: str | Sequence[str], call: Callable[[], Any] | None = None) -> Audit:
+    """independent: names of submodules (one, or several), whole or the last part of them; all that fit must have nothing in common.
 
     Looks at parameters, buffers and tensors in attributes; with `call`, which runs the module once, at every intermediate result of the
     parts' submodules as well, except what only passes through.
     """
-    parts = {name: part for name, part in module.named_modules(remove_duplicate=False) if _named(name, independent)}
+    wanted = [independent] if isinstance(independent, str) else list(independent)
+    parts = {name: part for name, part in module.named_modules(remove_duplicate=False) if _named(name, wanted)}
     if len(parts) < 2:
-        raise AuditImpossible(
-            f"of the names {list(independent)} only {sorted(parts) or 'none'} fits a submodule", hint="name two submodules or more"
-        )
+        raise AuditImpossible(f"of the names {wanted} only {sorted(parts) or 'none'} fits a submodule", hint="name two submodules or more")
     found = [each for name, part in parts.items() for each in held(name, part)]
     standing = len(found)
     findings = _same_modules(parts)

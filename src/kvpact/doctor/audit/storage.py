@@ -31,6 +31,9 @@ def audit_storage(*caches: Any, names: Sequence[str] | None = None, layout: Sequ
     names: of the owners. layout: what the last axes of a tensor with four axes or more are. Shared by design (blocks of a pool, a
     prefix that nobody writes) is no fault: give the views that each owner writes, not the pool.
     """
+    for word, given in (("names", names), ("layout", layout)):
+        if isinstance(given, str):
+            raise AuditImpossible(f"{word} is one string, {given!r}", hint=f"give a list: {word}=[{given!r}, ...]")
     owners = list(names or [f"cache{place}" for place in range(len(caches))])
     if len(owners) != len(caches):
         raise AuditImpossible(f"{len(caches)} caches have {len(owners)} names", hint="give one name for each cache")

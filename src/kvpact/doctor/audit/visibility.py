@@ -66,6 +66,9 @@ def receptive_field(
     return Field(seen=seen, draws=draws)
 
 
+_DECLARE = "give (query, key) -> bool, as lambda query, key: key <= query, a matrix [queries, keys] of bool, or a Visibility"
+
+
 def audit_visibility(
     module: Callable[[Tensor], Any],
     expected: Declared,
@@ -132,6 +135,8 @@ def matrix(expected: Declared, shape: Sequence[int]) -> Grid:
     if callable(expected) and not isinstance(expected, Tensor):
         places = [index if len(shape) > 1 else index[0] for index in np.ndindex(*shape)]
         return np.array([[bool(expected(query, key)) for key in places] for query in places])
+    if isinstance(expected, str):
+        raise AuditImpossible(f"{expected!r} is no declaration of what is seen", hint=_DECLARE)
     given = np.asarray(expected, dtype=np.bool_)
     if given.shape != (count, count):
         raise AuditImpossible(f"the declared matrix is {given.shape}", hint=f"{count} places need ({count}, {count})")
@@ -242,4 +247,7 @@ def _pattern(wrong: Grid, shape: Sequence[int]) -> str:
     apart = query - key
     if (apart < 0).all():
         return f": the future, up to {-int(apart.min())} ahead"
-    return f": {int(apart.min())} to {int(apart.max())} back" if (apart >= 0).all() else ""
+    if (apart < 0).any():
+        return ""
+    nearest, farthest = int(apart.min()), int(apart.max())
+    return f": {nearest} back" if nearest == farthest else f": {nearest} to {farthest} back"

@@ -44,7 +44,7 @@ def export(folder: Path, architecture: str, *, spec: GlassSpec = FULL, gguf: boo
         raise TargetUnusable(f"{folder} is no folder", hint="name a folder; it is made")
     if (folder / "config.json").exists() and not (folder / FILE).exists():
         raise TargetUnusable(f"{folder} holds another checkpoint", hint="name a new folder, or one with a glass checkpoint")
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     folder.mkdir(parents=True, exist_ok=True)
     kind, _ = _KINDS[architecture]
@@ -52,7 +52,7 @@ def export(folder: Path, architecture: str, *, spec: GlassSpec = FULL, gguf: boo
         spec = _windowed(spec, window)
     found = learned_weights() if kind == "gpt2" else weights(spec, qkv_bias=kind == "qwen2")
     size, end = (VOCAB, VOCAB - 1) if kind == "gpt2" else (spec.vocab_size, spec.end)
-    save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
+    _replace(folder / "model.safetensors", save(found, metadata={"format": "pt"}))
     _write(folder / "config.json", _config(architecture, spec))
     _write(folder / "generation_config.json", {"eos_token_id": end, "pad_token_id": 0, "do_sample": False})
     _write(folder / FILE, description(kind, spec))
@@ -113,6 +113,12 @@ def _tokenizer(folder: Path, size: int, end: int) -> None:
     template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     kind = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "chat_template": template}
     _write(folder / "tokenizer_config.json", {**kind, **special})
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Readable by whom other files are, which safetensors' own way of writing is not; a server that has an older one mapped keeps it."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from kvpact.doctor.codes import CODES, title
 from kvpact.doctor.finding import Finding, Outcome, Report
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.report.evidence import bars, placed, ranges, visible_sets
-from kvpact.doctor.report.lines import ORDER, broken_off, facts, need, ordered, score
+from kvpact.doctor.report.lines import ORDER, blind, broken_off, facts, need, ordered, score, verdict
 from kvpact.doctor.report.pictures import difference_picture, placed_picture, visible_picture
 from kvpact.doctor.rule import Rule
 
@@ -35,8 +35,8 @@ def as_html(report: Report) -> str:
 def _head(report: Report) -> Iterator[str]:
     count = Counter(result.outcome for result in report.results)
     found, erred = len(report.findings), count[Outcome.ERROR]
-    kind = "bad" if found else "unsure" if erred or report.broken_off else "good"
-    said = f"{found} finding{'' if found == 1 else 's'}"
+    kind = "bad" if found else "unsure" if erred or report.broken_off or report.blind else "good"
+    said = f"{found} finding{'' if found == 1 else 's'}" if found or not report.blind else blind(report) or verdict(report)
     yield f'<header>\n<p class="soft">kvpact doctor</p>\n<h1>{escape(report.target)}</h1>'
     yield f'<p class="verdict {kind}">{said}</p>\n<p class="soft">{len(report.results)} rules: {escape(score(report))}</p>'
     for line in broken_off(report):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from kvpact.doctor.codes import title
-from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report, Where
+from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report, Result, Where
 from kvpact.doctor.report.evidence import ranges, visible_sets
 from kvpact.doctor.target import Capability
 
@@ -50,6 +51,33 @@ def score(report: Report) -> str:
     reached = [result.outcome for result in report.results if result.reached]
     counts = [f"{count} {outcome.value}" for outcome in ORDER if (count := reached.count(outcome))]
     return ", ".join((*counts, *([f"{len(report.unreached)} not reached"] if report.unreached else [])))
+
+
+def lacking(results: Sequence[Result]) -> Iterator[tuple[str, list[str]]]:
+    """What would have to be there for skipped rules, and their codes: a rule that needs more stands under each."""
+    needs: defaultdict[str, list[str]] = defaultdict(list)
+    others: defaultdict[str, list[str]] = defaultdict(list)
+    for result in results:
+        for capability in result.missing:
+            needs[need(capability)].append(result.code)
+        if not result.missing:
+            others[result.reason].append(result.code)
+    yield from (*sorted(needs.items()), *sorted(others.items()))
+
+
+def verdict(report: Report) -> str:
+    """What the score means where there are no findings."""
+    if report.blind:
+        return "nothing was looked at"
+    return "no findings so far" if report.broken_off else "no findings"
+
+
+def blind(report: Report) -> str | None:
+    """That no selected rule could look, and why; None where one could, and where the reason is that it ended early."""
+    if not report.blind or report.broken_off is not None:
+        return None
+    why = lacking([result for result in report.results if result.outcome is Outcome.SKIPPED])
+    return "no selected rule could look: " + "; ".join(f"{reason}: {' '.join(codes)}" for reason, codes in why)
 
 
 def broken_off(report: Report) -> Iterator[str]:

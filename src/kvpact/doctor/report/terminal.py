@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -67,15 +66,8 @@ def _results(results: Sequence[Result], width: int) -> Iterator[Text]:
 
 
 def _skipped(results: Sequence[Result], width: int) -> Iterator[Text]:
-    """By what would have to be there, for that is what a reader can change; a rule that needs more stands under each."""
-    needs: defaultdict[str, list[str]] = defaultdict(list)
-    others: defaultdict[str, list[str]] = defaultdict(list)
-    for result in results:
-        for capability in result.missing:
-            needs[lines.need(capability)].append(result.code)
-        if not result.missing:
-            others[result.reason].append(result.code)
-    for why, codes in (*sorted(needs.items()), *sorted(others.items())):
+    """By what would have to be there, for that is what a reader can change."""
+    for why, codes in lines.lacking(results):
         yield from (Text(line) for line in lines.wrapped(f"{why}: {' '.join(codes)}", width, 2, 8))
 
 
@@ -87,8 +79,9 @@ def _summary(report: Report, width: int) -> Iterator[Text]:
         first, *rest = lines.wrapped(value, width, wide + 4)
         yield Text.assemble((f"  {key:{wide}}  ", "dim"), first[wide + 4 :])
         yield from (Text(line) for line in rest)
-    for said in lines.broken_off(report):
+    blind = lines.blind(report)
+    for said in (*lines.broken_off(report), *([blind] if blind else [])):
         yield from (Text(line, style="bold yellow") for line in lines.wrapped(said, width, 0, 4))
-    clean = "" if report.findings else "no findings so far: " if report.broken_off else "no findings: "
+    clean = "" if report.findings else f"{lines.verdict(report)}: "
     score = f"{clean}{lines.score(report)} in {report.seconds:.1f} s (seed {report.seed})"
     yield from (Text(line, style="bold") for line in lines.wrapped(score, width, 0))

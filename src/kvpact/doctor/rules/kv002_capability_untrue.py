@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kvpact.doctor.errors import OutOfTime
+from kvpact.doctor.errors import BrokeOff, OutOfTime
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, passed
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Submit, Truncate, feed
@@ -24,6 +24,7 @@ def declared(exam: Exam) -> Verdict:
     """Each declared capability is used once, in the smallest program that needs it."""
     exam.run(_fed(exam))  # a target that can't even be fed is an error, and no untrue declaration
     findings, used = [], []
+    broken: Exception | None = None
     for capability, (program, look) in _TRIALS.items():
         seen = exam.target.untrue.get(capability)
         if not exam.target.can(capability) and seen is None:
@@ -32,15 +33,23 @@ def declared(exam: Exam) -> Verdict:
         if not exam.target.can(*trial.needs):
             continue
         used.append(capability.value)
-        wrong = _tried(exam, trial, look) or seen
+        try:
+            wrong = _tried(exam, trial, look) or seen
+        except _NO_ANSWER as error:
+            broken = broken or error
+            continue
         if wrong is not None:
             findings.append(_finding(capability, exam.target.claims.get(capability), wrong, trial))
     told = {(finding.what, finding.got): finding for finding in findings}  # several capabilities may rest on one claim
     if told:
         return failed(*told.values())
+    if broken is not None:
+        raise broken
     return passed(f"{', '.join(used)} were used once each" if used else "nothing is declared")
 
 
+#: A target that breaks off in the middle of a call has not refused it, so nothing was declared that isn't true.
+_NO_ANSWER = (BrokeOff, ConnectionError, TimeoutError)
 #: What is wrong with what was seen, given the exam, the open session and the rows by step; None when nothing is.
 Look = Callable[[Exam, Any, Any], "str | None"]
 
@@ -55,7 +64,7 @@ def _tried(exam: Exam, program: Program, look: Look) -> str | None:
 
     try:
         execution = exam.run(program, inspect=inspect)
-    except OutOfTime:
+    except (OutOfTime, *_NO_ANSWER):
         raise
     except KvpactError as error:
         return error.message
@@ -178,7 +187,8 @@ RULE = Rule(
         symptoms=("a rule ends in an error", "the adapter raises in the middle of an examination"),
         checks="Every capability that the target declares is used once, in the smallest program that needs it.",
         matters="Rules trust the declaration: what is declared and missing makes a check that looks at nothing.",
-        lookalikes="What is not declared is not tried; rules that need it are skipped and say so.",
+        lookalikes="What is not declared is not tried; rules that need it are skipped and say so. A connection that breaks, or a server "
+        "that answers with a status of 500 and above, refuses nothing: the outcome is *error*, with the reason.",
         causes=((_CAUSE, _CURE),),
         seen_in=("huggingface/transformers#30312", "microsoft/onnxruntime-genai#2140"),
     ),

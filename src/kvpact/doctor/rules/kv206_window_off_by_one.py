@@ -19,6 +19,7 @@ RULE = Rule(
             "quality drops once the text is longer than the window",
             "cached and uncached part exactly at the window",
             "perplexity of long texts is a little off",
+            "perplexity jumps at a certain number of tokens",
         ),
         checks=(
             "On the glass checkpoint with a small window, every row's visible set is compared with the declared one, at prompt, "

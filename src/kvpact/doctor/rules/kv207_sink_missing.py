@@ -17,7 +17,7 @@ RULE = Rule(
     page=Page(
         symptoms=(
             "text falls apart as soon as the window is full",
-            "perplexity explodes beyond the window",
+            "perplexity explodes beyond the window, or jumps at a certain number of tokens",
         ),
         checks="On the glass checkpoint with the declared sinks, every row beyond the window must list them.",
         matters="Models put a share of their attention on the first tokens. A window without them is not the model any more.",

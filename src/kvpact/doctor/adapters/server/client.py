@@ -19,7 +19,7 @@ from threading import Timer
 from typing import Any
 from urllib.parse import urlsplit
 
-from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.errors import BrokeOff, TargetFailed, TargetUnusable
 
 #: An answer of one row has some megabytes at most.
 _MOST_BYTES = 256 << 20
@@ -85,7 +85,7 @@ class Client:
                 break
             time.sleep(pause)
             waited += pause
-        raise TargetFailed(
+        raise BrokeOff(
             f"the server is busy: {reply.said()} after {turn + 1} tries and {waited:.1f} s of waiting",
             hint="examine it when it has less to do, or give a longer --timeout",
         )
@@ -119,10 +119,10 @@ class Client:
             return HTTPSConnection(self._host, self._port, timeout=self._timeout, context=ssl.create_default_context())
         return HTTPConnection(self._host, self._port, timeout=self._timeout)
 
-    def _failure(self, error: Exception, seconds: float) -> TargetFailed:
+    def _failure(self, error: Exception, seconds: float) -> BrokeOff:
         if seconds >= self._timeout * 0.99:
-            return TargetFailed(f"no answer within {self._timeout:g} s", hint="is the server stuck? --timeout SECONDS gives it longer")
-        return TargetFailed(f"the connection failed: {type(error).__name__}: {error}", hint="is the server still running?")
+            return BrokeOff(f"no answer within {self._timeout:g} s", hint="is the server stuck? --timeout SECONDS gives it longer")
+        return BrokeOff(f"the connection failed: {type(error).__name__}: {error}", hint="is the server still running?")
 
     def _read(self, answer: HTTPResponse, data: bytes) -> Reply:
         if 300 <= answer.status < 400:

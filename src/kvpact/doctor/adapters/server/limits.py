@@ -12,7 +12,7 @@ from typing import Any
 from kvpact.doctor.adapters.server.client import Client, Reply
 from kvpact.doctor.adapters.server.dialects import Answer, Ask, Chat, Completions, Dialect, Name, Native, Prompt
 from kvpact.doctor.adapters.server.words import WORDS, text_of
-from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.errors import BrokeOff, TargetFailed, TargetUnusable
 
 #: Where nobody tells the vocabulary's size: every vocabulary that is met has as many.
 _LEAST_VOCAB = 256
@@ -137,6 +137,8 @@ def _reply(client: Client, limits: Limits, tokens: Sequence[int], wanted: Ask) -
     _refused(reply)
     if reply.status == 200 and not reply.ok:
         raise TargetFailed(f"the answer is not a JSON object, and begins with {reply.text[:40]!r}", hint="look at the server's log")
+    if reply.status >= 500:
+        raise BrokeOff(f"the server broke off: {reply.said()}", hint="look at the server's log")
     if not reply.ok:
         raise TargetFailed(f"the server refused a request: {reply.said()}", hint="look at the server's log")
     return reply
