@@ -92,7 +92,9 @@ _OF_HISTORY = frozenset({"KV108", "KV204", "KV303", "KV306", "KV307"})
 
 def _of_history(rule: Rule, exam: Exam) -> bool:
     """Where nobody can turn reuse off, what hits take over is a part of history."""
-    return rule.code in _OF_HISTORY or (rule.code == "KV104" and exam.target.can(Capability.UNTOLD_REUSE))
+    return rule.code in _OF_HISTORY or (
+        rule.code == "KV104" and bool(exam.target.capabilities & {Capability.UNTOLD_REUSE, Capability.RESENT})
+    )
 
 
 def _steady(exam: Exam) -> bool:
