@@ -9,6 +9,7 @@ from dataclasses import replace
 from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report, Result, Verdict, inconclusive
+from kvpact.doctor.program import Truncate
 from kvpact.doctor.rule import Rule, Way
 from kvpact.doctor.target import Capability, Target
 from kvpact.errors import KvpactError
@@ -92,7 +93,9 @@ _OF_HISTORY = frozenset({"KV108", "KV204", "KV303", "KV306", "KV307"})
 
 def _of_history(rule: Rule, exam: Exam) -> bool:
     """Where nobody can turn reuse off, what hits take over is a part of history."""
-    return rule.code in _OF_HISTORY or (rule.code == "KV104" and exam.target.can(Capability.UNTOLD_REUSE))
+    return rule.code in _OF_HISTORY or (
+        rule.code == "KV104" and bool(exam.target.capabilities & {Capability.UNTOLD_REUSE, Capability.RESENT})
+    )
 
 
 def _steady(exam: Exam) -> bool:
@@ -139,13 +142,29 @@ def _expected(result: Result, expected: Mapping[str, str]) -> Result:
     return result
 
 
+#: Rules that say more exactly what is wrong, where they fail beside those that they explain.
+_MORE_EXACT = {"KV501": "KV504", "KV204": "KV301"}
+#: What explains a general rule before anything else does.
+_NEAREST = {"KV104": "KV5", "KV106": "KV301"}
+
+
 def _explained(results: Sequence[Result]) -> list[Result]:
-    """Findings of the general family KV1xx are explained by the most specific finding there is."""
-    specific = [r.code for r in results if r.outcome is Outcome.FAILED and not r.code.startswith(("KV0", "KV1"))]
-    if not specific:
-        return list(results)
+    """Findings of the general family KV1xx are explained by a specific one, and those of some specific rules by a more exact one."""
+    failed = {result.code: result for result in results if result.outcome is Outcome.FAILED}
+    causes = {code: cause for code, cause in _MORE_EXACT.items() if code in failed and cause in failed and _fits(failed[code])}
+    specific = [code for code in failed if not code.startswith(("KV0", "KV1")) and code not in causes]
+    for code in failed:
+        if code.startswith("KV1") and specific:
+            near = [other for other in specific if other.startswith(_NEAREST.get(code, other))]
+            causes[code] = (near or specific)[0]
 
     def with_cause(finding: Finding) -> Finding:
-        return replace(finding, explained_by=specific[0]) if finding.code.startswith("KV1") else finding
+        return replace(finding, explained_by=causes[finding.code]) if finding.code in causes else finding
 
     return [replace(result, findings=tuple(with_cause(finding) for finding in result.findings)) for result in results]
+
+
+def _fits(result: Result) -> bool:
+    """Whether a cut can explain a stale entry: all that saw one were cut back."""
+    steps = [finding.program.steps if finding.program else () for finding in result.findings]
+    return result.code != "KV204" or all(any(isinstance(step, Truncate) for step in each) for each in steps)

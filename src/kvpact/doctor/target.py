@@ -54,6 +54,8 @@ class Capability(str, Enum):
     REUSE = "reuse", "a new context can take over what was cached for an equal beginning"
     #: It is not known whether it does, and can't be turned off.
     UNTOLD_REUSE = "untold-reuse", "a new context may take over what was cached without telling"
+    #: So the first answer to a prompt that shares no beginning with an earlier one is the only cold one.
+    RESENT = "resent", "contexts are sent whole each time, and nothing keeps them from what was cached"
     #: `Setting.salt`.
     SALT = "salt", "contexts can be parted by a salt, so that they share nothing cached"
     #: `Session.truncate`.
@@ -243,6 +245,8 @@ class Target(ABC):
     sinks: int = 0
     #: Reads this target's rows, where its weights are the glass checkpoint's.
     form: Form | None = None
+    #: Of draws that no earlier examination may have made, where what that one sent may still be cached.
+    nonce: str = ""
     layer_windows: Sequence[int | None] | None = None
     stored: Stored | None = None
     claims: Mapping[Capability, Claim] = MappingProxyType({})

@@ -10,6 +10,7 @@ from typing import Any
 from kvpact.doctor.compare import Case, Words, against, lengths, sure
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Outcome, Verdict, failed, inconclusive
+from kvpact.doctor.first_sent import CURE, TAKEN, first_sent
 from kvpact.doctor.lineage import begun, fed, in_words, swapped
 from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, Size
 from kvpact.doctor.program import Advance, Program, Submit, feed
@@ -19,11 +20,6 @@ from kvpact.doctor.target import Capability
 
 _DECODED = 2
 _CAUSE = "what is taken over does not belong to these tokens at these places: one entry too few or too many, or another's"
-_CURE = "print cached length, position of the first new token and the tokens behind each reused entry; compare with a cold run"
-_UNTOLD_CAUSE = (
-    "something of an earlier prompt is taken over that is not worth the tokens that both share: too much matches, more is kept than what "
-    "matches, or what is handed out goes on being changed by another call"
-)
 
 
 def _case(program: Program) -> str:
@@ -48,7 +44,7 @@ _WORDS = Words(
     case=_case,
     expected="the log-probabilities of the same tokens in the same pieces, with reuse off",
     cause=_CAUSE,
-    cure=_CURE,
+    cure=CURE,
 )
 
 
@@ -149,7 +145,7 @@ def _stepped(exam: Exam, program: Program, turns: Iterator[int]) -> Gap:
 def _untold(exam: Exam, gap: Gap, floor: float, program: Program) -> Finding:
     position = None if gap.seen is None else gap.seen.position
     what = f"a prompt parts from the same tokens fed one by one at position {position}, when {_case(program)}"
-    found = exam.finding("KV104", what, gap, program, cause=_UNTOLD_CAUSE, cure=_CURE)
+    found = exam.finding("KV104", what, gap, program, cause=TAKEN, cure=CURE)
     return replace(found, floor=floor, expected="the log-probabilities of the same tokens, fed one by one to a new context")
 
 
@@ -180,12 +176,14 @@ RULE = Rule(
         ),
         checks=(
             "A prompt is fed after others that share its beginning, with reuse on; it is compared with the same prompt with reuse off. "
-            "Where nobody says whether anything is reused, it is compared with its tokens fed one by one."
+            "Where nobody says whether anything is reused, it is compared with its tokens fed one by one. Where only whole prompts are "
+            "taken, and nothing keeps them from hits, fresh prompts are asked again, and beside others that part from them by one token: "
+            "answers must stay, and rows must differ."
         ),
         matters="A hit is an optimisation that the client can't see: it must not be able to see it in the answer.",
         lookalikes="Cold and warm prompts may run through different kernels: that stays near the floor, and warm agrees with warm.",
         causes=(
-            (_CAUSE, _CURE),
+            (_CAUSE, CURE),
             ("the length is cut back and the arrays are not", "cut the entries to the length that is taken over, in every layer"),
         ),
         seen_in=("waybarrios/vllm-mlx#311", "waybarrios/vllm-mlx#380", "vllm-project/vllm#17305"),
@@ -193,5 +191,6 @@ RULE = Rule(
     ways=(
         Way(name="hits", needs=frozenset({Capability.REUSE}), check=hits),
         Way(name="untold", needs=frozenset({Capability.UNTOLD_REUSE}), check=untold),
+        Way(name="first sent", needs=frozenset({Capability.RESENT}), check=first_sent),
     ),
 )

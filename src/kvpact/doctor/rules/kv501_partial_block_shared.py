@@ -66,9 +66,9 @@ def _moves(exam: Exam, one: Program, other: Program, watched: str) -> bool:
 def _finding(exam: Exam, program: Program, shared: int, watched: str, other: str, size: int) -> Finding:
     return Finding(
         code="KV501",
-        what=f"two contexts with {shared} tokens in common share a block of {size} that is part full: {other} writes into {watched}'s",
+        what=f"{watched} changes with what {other} goes on with: both share {shared} tokens and end in a block of {size} that is part full",
         expected=_EXPECTED,
-        got=f"rows of {watched} that follow what {other} goes on with",
+        got=f"rows of {watched} that differ with the later tokens of {other}, and do not without reuse",
         where=Where(request=watched, position=shared),
         exact=exam.exact,
         cause=_CAUSE,
@@ -88,7 +88,10 @@ RULE = Rule(
         checks="Two contexts part in the middle of a block and go on in turns; each must give the same bits whatever the other is fed.",
         matters="The rest of a shared block belongs to whoever writes last: one user's words stand in another's context.",
         lookalikes="Sharing token by token is sound where the rest is copied first.",
-        causes=((_CAUSE, _CURE),),
+        causes=(
+            (_CAUSE, _CURE),
+            ("a hit reaches beyond what the contexts have in common, as KV504 tells", "take over no more than the tokens that are equal"),
+        ),
         seen_in=("sgl-project/sglang#35270",),
     ),
     ways=(Way(name="diverge", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=diverge),),

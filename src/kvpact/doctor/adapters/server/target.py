@@ -33,7 +33,7 @@ class Server(Target):
         self.name = name
         self.limits = limits
         self._client = client
-        self._run = secrets.token_hex(8)
+        self.nonce = secrets.token_hex(8)
         self._program = 0
         self._places: dict[str, int] = {}
         self.vocab_size = limits.vocab_size
@@ -88,7 +88,7 @@ class Server(Target):
         hit which an earlier one, perhaps of an earlier examination, has left."""
         salt = None
         if self.limits.salt is not None:
-            shared = f"{self._run}-{self._program}-{setting.salt or ''}"
+            shared = f"{self.nonce}-{self._program}-{setting.salt or ''}"
             salt = shared if setting.reuse else secrets.token_hex(16)
         return Ask(top=self.limits.top, salt=salt, reuse=setting.reuse or not self.limits.switch, extra=self.limits.extra)
 
@@ -118,8 +118,7 @@ def _capabilities(limits: Limits) -> frozenset[Capability]:
     """Never FULL_ROWS, even where every score is shown: who shares a batch with whom is the server's choice at each moment, so no two
     runs are sure to have equal shapes, and bits prove nothing."""
     found = {Capability.BATCH, Capability.RAGGED}
-    if limits.cold is not None:
-        found.add(Capability.REUSE)
+    found.add(Capability.RESENT if limits.cold is None else Capability.REUSE)
     if limits.salt is not None:
         found.add(Capability.SALT)
     if limits.usage:

@@ -1,0 +1,92 @@
+"""A server that nothing keeps from hits: fresh prompts are asked again, and beside others that part from them by one token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM
+
+from kvpact.doctor.adapters.server.target import connect
+from kvpact.doctor.finding import Outcome, Result
+from kvpact.doctor.registry import select
+from kvpact.doctor.runner import examine
+from prefix_cached import PrefixCached
+from served import Toy, serving
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Callable[[str], Path]) -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny_folder("llama"), attn_implementation="eager").eval()
+
+
+def kv104(url: str) -> Result:
+    return examine(connect(url), select(("KV001", "KV104"))).results[1]
+
+
+@pytest.mark.parametrize("usage", [True, False])
+@pytest.mark.parametrize("fault", ["one-too-long", "stored-one-short"])
+def test_a_boundary_is_found_with_no_way_to_be_cold(model: Any, fault: str, usage: bool) -> None:
+    """Twice: what the first examination left in the cache must not hide it from the second."""
+    with serving(PrefixCached(model, fault), salt=False, usage=usage) as served:
+        for _ in range(2):
+            result = kv104(served.url)
+            assert result.outcome is Outcome.FAILED
+            assert "the token that differs is not seen" in result.reason
+            program = result.findings[0].program
+            assert program is not None
+            assert program.length <= 12
+
+
+@pytest.mark.parametrize("usage", [True, False])
+def test_a_kept_tail_is_no_pass(model: Any, usage: bool) -> None:
+    """It spoils repeats, and so the floor."""
+    with serving(PrefixCached(model, "tail-kept"), salt=False, usage=usage) as served:
+        result = kv104(served.url)
+    assert result.outcome in (Outcome.FAILED, Outcome.INCONCLUSIVE)
+    assert "asked again" in result.reason or "comes again" in result.reason or "taken over" in result.reason
+
+
+@pytest.mark.parametrize("engine", ["model", "toy"])
+@pytest.mark.parametrize("usage", [True, False])
+def test_a_healthy_server_passes_each_time(model: Any, engine: str, usage: bool) -> None:
+    with serving(PrefixCached(model) if engine == "model" else Toy(), salt=False, usage=usage) as served:
+        assert [kv104(served.url).outcome for _ in range(2)] == [Outcome.PASSED] * 2
+
+
+class OtherAgain(Toy):
+    """A prompt that was sent before gets another row."""
+
+    def row(self, tokens: Sequence[int], salt: str) -> tuple[np.ndarray, int]:
+        row, hit = super().row(tokens, salt)
+        return (super().row((*tokens, 9), salt)[0] if hit else row), hit
+
+
+class LastOnly(Toy):
+    """Rows follow the last token alone, and nothing that is before it can be told."""
+
+    def row(self, tokens: Sequence[int], salt: str) -> tuple[np.ndarray, int]:
+        return super().row(tokens[-1:], salt)[0], super().row(tokens, salt)[1]
+
+
+def test_a_hit_that_changes_the_answer_is_found_beside_the_first_answer() -> None:
+    with serving(OtherAgain(), salt=False) as served:
+        result = kv104(served.url)
+    assert result.outcome is Outcome.FAILED
+    assert "gets another row when it comes again" in result.reason
+    assert "nobody had sent its beginning" in result.findings[0].expected
+
+
+def test_rows_that_no_earlier_token_moves_are_no_finding() -> None:
+    with serving(LastOnly(), salt=False) as served:
+        assert kv104(served.url).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_server_that_hits_nothing_is_not_passed() -> None:
+    with serving(Toy(block_size=4096), salt=False) as served:
+        result = kv104(served.url)
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "nothing was taken over" in result.reason
