@@ -83,17 +83,22 @@ def examine(target: TargetArgument, choice: ChoiceOptions, loading: TargetOption
     reports.check()
     expected = from_project(Path.cwd()) if choice.expected is None else from_file(choice.expected)
     chosen = select(choice.select or (), choice.ignore or ())
-    with closing(_opened(target, loading)) as engine:
-        report, whole = _examined(engine, chosen, choice, expected, quiet=reports.quiet or bool(os.environ.get("CI")))
+    quiet = reports.quiet or bool(os.environ.get("CI"))
+    with closing(_opened(target, loading, quiet=quiet)) as engine:
+        report, whole = _examined(engine, chosen, choice, expected, quiet=quiet)
     reports.write(report)
     raise typer.Exit(exit_code(report) if whole else INTERRUPTED)
 
 
-def _opened(target: str, loading: TargetOptions) -> Target:
+def _opened(target: str, loading: TargetOptions, *, quiet: bool) -> Target:
+    from kvpact.cli.doctor_progress import opening
     from kvpact.doctor.resolve import resolve
 
+    options = loading.options()
+    if not quiet:
+        opening(target, options)
     with interruptible():
-        return resolve(target, loading.options())
+        return resolve(target, options)
 
 
 def _examined(
@@ -147,7 +152,7 @@ def replay(
     except (OSError, ValueError) as error:
         raise UnreadableFile(f"{file} can't be read: {error}", hint="give a file that --save-programs or --json wrote") from error
     outcomes = []
-    with closing(_opened(target, loading)) as engine:
+    with closing(_opened(target, loading, quiet=bool(os.environ.get("CI")))) as engine:
         for saved in read_programs(text):
             again = run_again(saved.program, engine, code=saved.code, seed=saved.seed)
             outcomes.append(again.outcome)

@@ -8,11 +8,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kvpact.doctor.codes import title
+from kvpact.doctor.resolve import TIMEOUT
 
 if TYPE_CHECKING:
     from kvpact.doctor.finding import Result
+    from kvpact.doctor.resolve import Options
     from kvpact.doctor.rule import Rule
     from kvpact.doctor.runner import Watcher
+
+
+def opening(target: str, options: Options) -> None:
+    """What is waited for before the first rule, where that can take long."""
+    scheme = target.partition(":")[0]
+    if scheme in ("http", "https") and "@" not in target:  # a password is refused, and not shown
+        said = f"asking {target} (up to {TIMEOUT if options.timeout is None else options.timeout:g} s a request)"
+    elif scheme in ("hf", "vllm"):
+        said = f"loading {target}"
+    else:
+        return
+    print(said, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from kvpact.doctor.target import Target
 
 #: Third parties add a scheme here: an entry point whose name is the scheme and whose value is a function (rest, options) -> Target.
 GROUP = "kvpact.doctor.targets"
+#: Seconds that a server has for one request where nobody says.
+TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ def _huggingface(rest: str, options: Options) -> Target:
 def _server(scheme: str, rest: str, options: Options) -> Target:
     from kvpact.doctor.adapters.server.target import connect
 
-    timeout = 60.0 if options.timeout is None else options.timeout
+    timeout = TIMEOUT if options.timeout is None else options.timeout
     return connect(f"{scheme}:{rest}", key=options.api_key, model=options.model, timeout=timeout, vocab=options.vocab)
 
 

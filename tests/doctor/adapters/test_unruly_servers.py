@@ -233,6 +233,20 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+def test_what_is_asked_is_said_before_a_server_that_hangs_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with serving(mischief=lambda number, asked: Sent(hang=True)) as served:
+        assert run_cli(monkeypatch, served.url, "--timeout", "0.2") == 2
+        out, err = capsys.readouterr()
+        assert (out, err.splitlines()[0]) == ("", f"asking {served.url} (up to 0.2 s a request)")
+        run_cli(monkeypatch, served.url, "--timeout", "0.2", "--quiet")
+        assert "asking" not in capsys.readouterr().err
+    run_cli(monkeypatch, "http://me:s3cret@localhost:1/v1")
+    assert "s3cret" not in capsys.readouterr().err
+
+
 def test_the_command_ends_with_2_where_nothing_can_be_examined(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with serving() as served:
         served.stop()
