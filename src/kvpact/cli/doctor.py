@@ -91,14 +91,17 @@ def examine(target: TargetArgument, choice: ChoiceOptions, loading: TargetOption
 
 
 def _opened(target: str, loading: TargetOptions, *, quiet: bool) -> Target:
-    from kvpact.cli.doctor_progress import opening
+    from kvpact.cli.doctor_progress import opened, opening
     from kvpact.doctor.resolve import resolve
 
     options = loading.options()
     if not quiet:
         opening(target, options)
     with interruptible():
-        return resolve(target, options)
+        engine = resolve(target, options)
+    if not quiet:
+        opened(target)
+    return engine
 
 
 def _examined(

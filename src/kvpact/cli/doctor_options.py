@@ -30,7 +30,7 @@ class TargetOptions:
         str | None, typer.Option(metavar="NAME", help="For hf: dynamic, recording, static, fp8, ..., or your own as module:factory.")
     ] = None
     dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")] = None
-    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="For hf: torch's; one for small models by default.")] = None
+    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="For hf: or a callable: torch's; one for small models.")] = None
     switch: Annotated[
         list[str] | None, typer.Option("--switch", metavar="NAME=VALUE", help="For kvpact's own engine; may be repeated.")
     ] = None
@@ -50,6 +50,7 @@ class TargetOptions:
             cache=self.cache,
             dtype=self.dtype,
             threads=self.threads,
+            alone=True,
             switches=tuple(self.switch or ()),
             model=self.model,
             api_key=_key(self.api_key_env),
