@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import callables
 from kvpact.doctor.adapters.callable_step import CallableStep
 from kvpact.doctor.engine_check import as_target, check_engine
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
+from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Outcome, Report
-from kvpact.doctor.registry import select
+from kvpact.doctor.noise import Noise
+from kvpact.doctor.registry import all_rules, select
 from kvpact.doctor.resolve import Options, resolve
-from kvpact.doctor.runner import examine
+from kvpact.doctor.runner import check, examine
 from kvpact.doctor.target import Capability, Setting, Target
 
 STEP = {Capability.FULL_ROWS, Capability.ABORT, Capability.UNTOLD_REUSE, Capability.CHUNK, Capability.BATCH}
@@ -180,3 +183,52 @@ def test_requests_that_share_an_attribute_are_told_the_likely_cause() -> None:
     found = {finding.code: finding for finding in check_engine(OneCache, raising=False).findings}
     assert "an attribute of an object or a module" in found["KV205"].cause
     assert "hand it in with each call" in found["KV205"].cure
+
+
+class SecondTime:
+    """The answer to a context that came before is another one."""
+
+    def __init__(self) -> None:
+        self.came: set[tuple[int, ...]] = set()
+
+    def step(self, token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+        contexts = [(*old, *new) for old, new in zip(state or [()] * len(token_ids), token_ids, strict=True)]
+        rows = [callables.row(context) * (0.5 if context in self.came else 1.0) for context in contexts]
+        self.came.update(contexts)
+        return np.stack(rows), contexts
+
+
+class LengthReset:
+    """One list for all: a new context begins at length 0, and what earlier ones left stays and is seen."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+
+    def step(self, token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+        (new,) = token_ids
+        self.kept = [*self.kept, *new][-300:]
+        return callables.row(tuple(self.kept))[None], True
+
+
+@pytest.mark.parametrize("loop", [SecondTime, LengthReset])
+def test_a_loop_that_gives_two_answers_is_found_whatever_its_repeats_make_of_the_floor(loop: type) -> None:
+    """KV001 takes the fault for noise; KV108 must not."""
+    report = check_engine(loop(), select=["KV108"], raising=False)
+    assert [finding.code for finding in report.findings] == ["KV108"]
+
+
+def test_repeats_beside_a_floor_that_swallows_all_do_not_pass() -> None:
+    class Wavering:
+        turn = 0
+
+        def step(self, token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+            contexts = [(*old, *new) for old, new in zip(state or [()] * len(token_ids), token_ids, strict=True)]
+            self.turn += 1
+            return np.stack([callables.row(context) * (1 + self.turn % 7 / 500) for context in contexts]), contexts
+
+    exam = Exam(as_target(Wavering()))
+    rule = next(rule for rule in all_rules() if rule.code == "KV108")
+    exam.noise = Noise(repeats=False, floor=0.5, measured="rounding")
+    assert check(rule, exam).outcome is Outcome.PASSED
+    exam.noise = Noise(repeats=False, floor=2.4, measured="a fault")
+    assert check(rule, exam).outcome is Outcome.INCONCLUSIVE

@@ -87,7 +87,7 @@ def sure(exam: Exam, looked_at: str, compared: int) -> Verdict:
     if not compared:
         return inconclusive("the target shows no scores to compare")
     if not exam.judges:
-        return inconclusive(f"rounding alone gives {exam.noise.floor:.2g} nats: nothing finer can be seen")
+        return inconclusive(f"one context is up to {exam.noise.floor:.2g} nats from itself: nothing finer can be seen")
     if np.isnan(exam.power):
         return inconclusive("the target shows no scores to compare")
     return passed(looked_at) if exam.powerful else inconclusive(weak(exam))

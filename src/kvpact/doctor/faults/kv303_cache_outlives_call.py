@@ -13,7 +13,7 @@ from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.target import Session, Setting
 
 
-class _KeptOnTheModel(HuggingFace):
+class KeptOnTheModel(HuggingFace):
     """The last session's cache stays an attribute, and contexts of the next one begin on top of its last entry."""
 
     def __init__(self, model: Any) -> None:
@@ -21,14 +21,14 @@ class _KeptOnTheModel(HuggingFace):
         self.kept: Any = None
 
     def open(self, setting: Setting) -> Session:
-        return _KeptSession(self, setting)
+        return KeptSession(self, setting)
 
     def mask(self, batch: Batch, num_new: int) -> Tensor | None:
         more = batch.cache.get_seq_length() + num_new - batch.mask.shape[1]
         return torch.cat([batch.mask.new_ones(len(batch.names), more), batch.mask], dim=1) if more > 0 else batch.mask
 
 
-class _KeptSession(HuggingFaceSession):
+class KeptSession(HuggingFaceSession):
     def _begin(self, names: list[str], lengths: list[int]) -> Batch:
         batch = super()._begin(names, lengths)
         kept = self._target.kept  # type: ignore[attr-defined]  # the double's target has it
@@ -42,7 +42,7 @@ class _KeptSession(HuggingFaceSession):
             self._target.kept = ends  # type: ignore[attr-defined]  # the double's target has it
 
 
-class _OneLayerKept(_KeptOnTheModel):
+class _OneLayerKept(KeptOnTheModel):
     """A reset that leaves one layer out: its new values are added to what stands there, and do not replace it."""
 
     def __init__(self, model: Any) -> None:
@@ -70,7 +70,7 @@ FAULTS = (
         name="cache-kept-on-the-model",
         code="KV303",
         about="a call begins on top of the last entry of the call before",
-        make=lambda: _KeptOnTheModel(tiny_llama()),
+        make=lambda: KeptOnTheModel(tiny_llama()),
         touches=frozenset({"KV108", "KV601"}),
         like=("huggingface/transformers#47731",),
     ),

@@ -46,10 +46,10 @@ def measure(exam: Exam) -> Verdict:
     if 0 < between <= max(LEAST, FAR * floor):  # more than that is no rounding
         repeats, floor = False, max(floor, between)
     exam.noise = Noise(repeats=repeats, floor=floor, measured=", ".join(how))
-    said = (
-        f"repeats {'agree in bits' if repeats else 'differ'}; rounding moves log-probabilities by up to {floor:.2g} nats ({', '.join(how)})"
-    )
-    return passed(said) if floor < 1 else inconclusive(f"{said}: no difference of shapes can be judged")
+    said = f"repeats {'agree in bits' if repeats else 'differ'}"
+    if floor < 1:
+        return passed(f"{said}; rounding moves log-probabilities by up to {floor:.2g} nats ({', '.join(how)})")
+    return inconclusive(f"{said}; one context is up to {floor:.2g} nats from itself ({', '.join(how)}): runs can't be compared")
 
 
 def _program(exam: Exam, tokens: tuple[int, ...]) -> Program:

@@ -8,20 +8,22 @@ import numpy as np
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
-from kvpact.doctor.noise import FAR, LEAST, distance
+from kvpact.doctor.noise import FAR, LEAST, distance, grain
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Row
+from kvpact.doctor.target import Capability, Row
 
 _PROMPT, _DECODED, _TURNS = 11, 4, 3
-#: Nats. No rounding of a repeated call is this large in most of its rows.
-_WILD = 1.0
+#: Nats. No rounding of a repeated call is this large in most of its rows: of scores that are shown as they were computed, and of others,
+#: whose precision nobody knows.
+_WILD, _WILD_AFAR = 0.1, 1.0
 _CAUSE = "something is kept on the model or the process from one call to the next: an offset, a mode, a buffer"
 _CURE = "look for state that a call writes and the next one reads before writing; set it anew at the start of each"
 
 
 def histories(exam: Exam) -> Verdict:
-    """The same feeds after themselves and after something longer: within each history runs agree, so histories must agree, too."""
+    """The same feeds for the first time, after themselves and after something longer: within each history runs agree, so histories must
+    agree, too."""
     first, worst = _compared(exam, 0)
     if first is None:
         return passed("the same feeds repeat, after themselves and after others") if worst == 0 else _small(exam, worst)
@@ -32,7 +34,7 @@ def histories(exam: Exam) -> Verdict:
 def _small(exam: Exam, worst: float) -> Verdict:
     if np.isnan(worst):
         return inconclusive("the target shows no scores to compare")
-    if worst <= max(LEAST, FAR * exam.noise.floor):
+    if worst <= max(LEAST, FAR * exam.noise.floor) and exam.judges:
         return passed(f"repeats differ by {worst:.2g} nats, whatever ran before")
     return inconclusive(f"repeats differ by {worst:.2g} nats, but not with what ran before: is the engine busy with other work?")
 
@@ -43,7 +45,7 @@ def _compared(exam: Exam, turn: int) -> tuple[Finding | None, float]:
     program = Program(steps=feed("a", tokens, _PROMPT, *[1] * (_DECODED - 1)), setting=setting)
     longer = exam.tokens(f"longer {turn}", 26)
     other = Program(steps=feed("b", longer, 21, *[1] * 4), setting=setting)
-    exam.run(program)
+    first = _rows(exam, program)
     after_itself = [_rows(exam, program) for _ in range(_TURNS)]
     after_other = []
     for _ in range(_TURNS):
@@ -57,11 +59,24 @@ def _compared(exam: Exam, turn: int) -> tuple[Finding | None, float]:
     if effect > max(LEAST, FAR * noise):
         what = "the same feeds give another answer after another call than after themselves"
         return _finding(exam, what, program, other, effect, noise, min(between, key=lambda each: each.max())), worst
-    wild = min(float(np.median(each)) for each in within)
-    if wild > _WILD and not exam.target.routed:
+    if exam.target.routed:
+        return None, worst
+    wild, least = min(float(np.median(each)) for each in within), _wild(exam, first)
+    if wild > least:
         what = "the same feeds give another answer each time"
         return _finding(exam, what, program, program, wild, LEAST, within[0]), worst
-    return None, worst
+    since = min((_apart(first, each) for each in after_itself), key=lambda each: each.max())
+    if float(since.max()) > max(least, FAR * noise) and not exam.target.lossy:
+        what = "the same feeds give another answer the second time than the first"
+        return _finding(exam, what, program, program, float(since.max()), noise, since), worst
+    return None, max(worst, float(since.max()))
+
+
+def _wild(exam: Exam, rows: list[Row]) -> float:
+    """Nats that rounding alone does not reach. KV001's floor does not count: repeats that differ by a fault are in it, too."""
+    if not exam.target.can(Capability.FULL_ROWS):
+        return _WILD_AFAR
+    return max(_WILD, FAR * max(map(grain, rows)))
 
 
 def _rows(exam: Exam, program: Program) -> list[Row]:
@@ -99,7 +114,7 @@ RULE = Rule(
             "same question, another answer",
             "not reproducible at temperature 0",
         ),
-        checks="The same feeds in new sessions, after themselves and after a longer other call.",
+        checks="The same feeds in new sessions, for the first time, after themselves and after a longer other call.",
         matters="If what ran before shows in an answer, no test of any kind can be trusted, and calls may tell of each other.",
         lookalikes="A busy server batches differently each time: its repeats differ by rounding, and not with what ran before.",
         causes=((_CAUSE, _CURE), ("dropout is on", "call model.eval() before the first call, and after any training")),
