@@ -34,7 +34,7 @@ def opened(target: str, options: dict[str, Any]) -> Target:
         from kvpact.doctor.faults.own_engine import tiny_kvpact
 
         return tiny_kvpact(switches=options["switches"])
-    return resolve(target, Options(**{**options, "switches": tuple(options.get("switches", ()))}))
+    return resolve(target, Options(**{**options, "switches": tuple(options.get("switches", ())), "alone": True}))
 
 
 def _in_transformers(architecture: str, *, attention: str, dtype: str, cache: str) -> Target:

@@ -79,6 +79,27 @@ def test_an_offloaded_cache_without_a_gpu_is_refused_in_words(kvpact: Any, monke
     assert "--cache dynamic" in err
 
 
+@pytest.mark.parametrize(("target", "said"), [("hf:none", "loading hf:none"), ("vllm:none", "loading vllm:none")])
+def test_what_takes_long_to_load_is_said_before(kvpact: Any, target: str, said: str) -> None:
+    assert kvpact("doctor", target)[2].splitlines()[0] == said
+    assert said not in kvpact("doctor", target, "-q")[2]
+
+
+def test_the_threads_of_a_callable_are_set_and_said(kvpact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "support")
+    try:
+        _, out, err = kvpact("doctor", "callables:step", "--select", "KV101", "--threads", "2")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert err.splitlines()[0] == "torch computes on 2 threads (--threads N)"
+    assert "torch computes" not in out
+    assert kvpact("doctor", "callables:step", "--select", "KV101", "-q")[2] == ""
+
+
 def test_the_engine_is_let_go(kvpact: Any) -> None:
     kvpact("doctor", "toy:well", "--select", "KV101")
     assert OPENED[-1].closed == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from kvpact.doctor.adapters.callable_step import CallableStep
 from kvpact.doctor.engine_check import as_target, check_engine
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.exam import Exam
+from kvpact.doctor.execution import execute
+from kvpact.doctor.faults.kv108_same_input_differs_twice import FAULTS
 from kvpact.doctor.finding import Outcome, Report
-from kvpact.doctor.noise import Noise
+from kvpact.doctor.noise import Noise, distance
 from kvpact.doctor.registry import all_rules, select
 from kvpact.doctor.resolve import Options, resolve
 from kvpact.doctor.runner import check, examine
@@ -215,6 +218,26 @@ def test_a_loop_that_gives_two_answers_is_found_whatever_its_repeats_make_of_the
     """KV001 takes the fault for noise; KV108 must not."""
     report = check_engine(loop(), select=["KV108"], raising=False)
     assert [finding.code for finding in report.findings] == ["KV108"]
+
+
+@pytest.mark.parametrize("loop", [SecondTime, LengthReset])
+def test_the_program_of_two_answers_is_small_and_shows_them_where_nothing_ran_before(loop: Any) -> None:
+    (found,) = check_engine(loop(), select=["KV108"], raising=False).findings
+    assert found.program is not None
+    assert found.program.length <= 4
+    fresh = loop()
+    target = as_target(fresh)
+    fresh.kept, fresh.came = [], set()  # what a few calls had shown of it
+    (before,) = found.program.before
+    first, again = (execute(program, target).rows[-1].row for program in (before, replace(found.program, before=())))
+    assert distance(first, again) > 0.1
+
+
+def test_of_a_program_that_needs_a_longer_one_before_it_no_less_is_told() -> None:
+    (fault,) = (each for each in FAULTS if each.name == "offset-of-the-call-before")
+    (found,) = check_engine(fault.make(), select=["KV108"], raising=False).findings
+    assert found.program is not None
+    assert 4 < found.program.length <= 9
 
 
 def test_repeats_beside_a_floor_that_swallows_all_do_not_pass() -> None:

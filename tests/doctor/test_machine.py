@@ -161,8 +161,16 @@ def test_the_report_has_what_programs_found_where_no_rule_did() -> None:
     found = with_programs(nothing, target, 5)
     assert [finding.code for finding in found.findings] in (["KV101"], ["KV103"], ["KV101", "KV103"])
     assert found.described["programs"].startswith("3 drawn")
+    assert found.described["programs"].endswith("no more were drawn after 3 that failed")
     expected = with_programs(nothing, target, 5, expected={"KV101": "known", "KV103": "known"})
     assert expected.findings == ()
+
+
+def test_programs_that_were_all_drawn_are_not_said_to_be_cut_short() -> None:
+    target = Scripted()
+    report = with_programs(examine(target, select(["KV001"])), target, 5)
+    assert report.described["programs"].startswith("5 drawn")
+    assert "no more were drawn" not in report.described["programs"]
 
 
 def test_programs_give_no_second_name_to_what_a_rule_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -88,6 +89,44 @@ def test_a_mistake_ends_the_collection_with_a_hint(pytester: pytest.Pytester, op
     ran = pytester.runpytest(*PLUGIN, "--kvpact", "scripted:well", option, value)
     assert ran.ret == pytest.ExitCode.INTERRUPTED
     ran.stdout.fnmatch_lines(["*hint: *"])
+
+
+def test_an_engine_that_can_t_be_made_is_one_error_and_not_one_for_each_rule(pytester: pytest.Pytester) -> None:
+    ran = pytester.runpytest(*PLUGIN, "--kvpact", "nosuch:thing")
+    ran.assert_outcomes(errors=1)
+    assert ran.ret == pytest.ExitCode.INTERRUPTED
+    ran.stdout.fnmatch_lines(["*no module nosuch*"])
+    assert ran.stdout.str().count("hint: ") == 1
+
+
+def test_to_collect_tests_only_makes_no_engine(pytester: pytest.Pytester) -> None:
+    ran = pytester.runpytest(*ARGUMENTS, "--kvpact", "nosuch:thing", "--collect-only", "-q")
+    assert ran.ret == 0
+    ran.stdout.fnmatch_lines(["kvpact?nosuch:thing?::KV101-cached-differs-from-recomputed"])
+
+
+@pytest.mark.parametrize("option", ["attention", "cache", "dtype", "threads"])
+def test_an_engine_is_loaded_as_it_is_told(pytester: pytest.Pytester, third_party: Path, option: str) -> None:
+    value = "3" if option == "threads" else "odd"
+    adapter = third_party / "scripted_adapter.py"
+    wanted = f"    assert str(options.{option}) == {value!r}, options\n"
+    adapter.write_text(adapter.read_text().replace("    return", wanted + "    return"))
+    pytester.runpytest(*ARGUMENTS, "--kvpact", "scripted:well", f"--kvpact-{option}", value).assert_outcomes(passed=2)
+
+
+def test_an_engine_whose_tests_were_all_deselected_is_let_go(
+    pytester: pytest.Pytester, third_party: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "scripted_adapter", raising=False)  # another test may have imported its own
+    adapter = third_party / "scripted_adapter.py"
+    adapter.write_text(
+        "from scripted import Scripted\n\n\nclass Told(Scripted):\n    def close(self):\n        print('let go')\n\n\n"
+        "def open_target(rest, options):\n    return Told()\n"
+    )
+    pytester.makepyfile("def test_mine(): pass")
+    ran = pytester.runpytest(*ARGUMENTS, "--kvpact", "scripted:well", "-k", "mine", "-s")
+    ran.assert_outcomes(passed=1, deselected=2)
+    assert ran.stdout.str().count("let go") == 1
 
 
 def test_without_its_option_the_plug_in_adds_nothing(pytester: pytest.Pytester) -> None:

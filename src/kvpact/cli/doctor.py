@@ -83,8 +83,9 @@ def examine(target: TargetArgument, choice: ChoiceOptions, loading: TargetOption
     reports.check()
     expected = from_project(Path.cwd()) if choice.expected is None else from_file(choice.expected)
     chosen = select(choice.select or (), choice.ignore or ())
-    with closing(loading.open(target)) as engine:
-        report, whole = _examined(engine, chosen, choice, expected, quiet=reports.quiet or bool(os.environ.get("CI")))
+    quiet = reports.quiet or bool(os.environ.get("CI"))
+    with closing(loading.open(target, quiet=quiet)) as engine:
+        report, whole = _examined(engine, chosen, choice, expected, quiet=quiet)
     reports.write(report)
     raise typer.Exit(exit_code(report) if whole else INTERRUPTED)
 

@@ -32,7 +32,7 @@ class TargetOptions:
         str | None, typer.Option(metavar="NAME", help="For hf: dynamic, recording, static, fp8, ..., or your own as module:factory.")
     ] = None
     dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")] = None
-    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="For hf: torch's; one for small models by default.")] = None
+    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="For hf: or a callable: torch's; one for small models.")] = None
     switch: Annotated[
         list[str] | None, typer.Option("--switch", metavar="NAME=VALUE", help="For kvpact's own engine; may be repeated.")
     ] = None
@@ -43,12 +43,19 @@ class TargetOptions:
         int | None, typer.Option(metavar="N", min=32, help="For a URL or a callable that does not tell: ids below this exist.")
     ] = None
 
-    def open(self, target: str) -> Target:
-        """Raises TargetUnusable, InvalidConfig."""
+    def open(self, target: str, *, quiet: bool) -> Target:
+        """quiet: without a word on stderr of what is waited for. Raises TargetUnusable, InvalidConfig."""
+        from kvpact.cli.doctor_progress import opened, opening
         from kvpact.doctor.resolve import resolve
 
+        options = self.options()
+        if not quiet:
+            opening(target, options)
         with interruptible():
-            return resolve(target, self.options())
+            engine = resolve(target, options)
+        if not quiet:
+            opened(target)
+        return engine
 
     def options(self) -> Options:
         """Raises InvalidConfig."""
@@ -59,6 +66,7 @@ class TargetOptions:
             cache=self.cache,
             dtype=self.dtype,
             threads=self.threads,
+            alone=True,
             switches=tuple(self.switch or ()),
             model=self.model,
             api_key=_key(self.api_key_env),

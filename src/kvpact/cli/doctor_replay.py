@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -62,7 +63,7 @@ def _replay(programs: Sequence[Saved], target: str, loading: TargetOptions) -> N
     from kvpact.doctor.rerun import Repeated, elsewhere, run_again
 
     outcomes = []
-    with closing(loading.open(target)) as engine:
+    with closing(loading.open(target, quiet=bool(os.environ.get("CI")))) as engine:
         for saved in programs:
             again = run_again(saved.program, engine, code=saved.code, seed=saved.seed)
             outcomes.append(again.outcome)

@@ -14,6 +14,7 @@ from kvpact.doctor.expectations import by_code
 from kvpact.doctor.finding import Outcome, Report, Result
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.registry import select as chosen
+from kvpact.doctor.resolve import Options
 from kvpact.doctor.rule import Rule
 from kvpact.doctor.runner import check
 
@@ -24,22 +25,27 @@ _MEASUREMENT = "KV001"
 
 
 class Patient:
-    """An engine that is made when the first check wants it, and measured before any rule looks. engine: what `as_target` takes, or what
-    makes one."""
+    """An engine that is made when the first check wants it, and measured before any rule looks. engine, options: what `as_target` takes,
+    or what makes one."""
 
-    def __init__(self, engine: Any, *, seed: int = 0) -> None:
+    def __init__(self, engine: Any, *, seed: int = 0, options: Options | None = None) -> None:
         self._engine = engine
         self._seed = seed
+        self._options = options
         self._exam: Exam | None = None
         self._measured: Result | None = None
 
+    def met(self) -> Exam:
+        """Raises TargetUnusable."""
+        if self._exam is None:
+            self._exam = Exam(as_target(self._engine, self._options), seed=self._seed)
+        return self._exam
+
     def look(self, rule: Rule) -> Result:
-        exam = self._exam
-        if exam is None:
-            exam = self._exam = Exam(as_target(self._engine), seed=self._seed)
-            measurement = next(known for known in all_rules() if known.code == _MEASUREMENT)
-            self._measured = check(measurement, exam)
-        return self._measured if rule.code == _MEASUREMENT and self._measured is not None else check(rule, exam)
+        exam = self.met()
+        if self._measured is None:
+            self._measured = check(next(known for known in all_rules() if known.code == _MEASUREMENT), exam)
+        return self._measured if rule.code == _MEASUREMENT else check(rule, exam)
 
     def broken(self, result: Result) -> ContractBroken:
         """Of a failed result."""
@@ -49,7 +55,7 @@ class Patient:
     def close(self) -> None:
         if self._exam is not None:
             self._exam.target.close()
-            self._exam = None
+            self._exam = self._measured = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,9 +81,16 @@ class Check:
             pytest.skip(f"{result.outcome.value}: {result.reason}")
 
 
-def checks(engine: Any, *, select: str | Iterable[str] = (), ignore: str | Iterable[str] = (), seed: int = 0) -> tuple[Check, ...]:
+def checks(
+    engine: Any,
+    *,
+    select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
+    seed: int = 0,
+    options: Options | None = None,
+) -> tuple[Check, ...]:
     """One for each rule, all on one engine: what `as_target` takes, or what makes one when the first check is called."""
-    patient = Patient(engine, seed=seed)
+    patient = Patient(engine, seed=seed, options=options)
     return tuple(Check(rule=rule, patient=patient) for rule in chosen(select, ignore))
 
 

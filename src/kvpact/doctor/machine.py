@@ -54,7 +54,8 @@ class Failure:
 
 @dataclass(kw_only=True)
 class Run:
-    """What all programs came to. refused: programs that the target broke off, by the reason, each with how often."""
+    """What all programs came to. refused: programs that the target broke off, by the reason, each with how often. enough: failures
+    after which no more were drawn; None where none was left out for that."""
 
     drawn: int = 0
     compared: int = 0
@@ -62,6 +63,7 @@ class Run:
     refused: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     broken_off: bool = False
+    enough: int | None = None
 
     def __str__(self) -> str:
         said = f"{self.drawn} drawn, {self.compared} rows compared, {len(self.failures)} failed"
@@ -70,6 +72,8 @@ class Run:
         if self.refused:
             reason, _ = max(self.refused.items(), key=lambda item: item[1])
             said += f"; {sum(self.refused.values())} broken off by the target, most with: {reason}"
+        if self.enough is not None:
+            said += f"; no more were drawn after {self.enough} that failed"
         return f"{said}; the budget was spent" if self.broken_off else said
 
 
@@ -97,6 +101,7 @@ def run_programs(
         if progress is not None:
             progress(run.drawn)
         if len(run.failures) >= failures:
+            run.enough = failures
             break
     return run
 

@@ -18,6 +18,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kvpact-select", metavar="RULES", default="", help="Only these rules: codes or names, joined by commas.")
     group.addoption("--kvpact-ignore", metavar="RULES", default="", help="All but these.")
     group.addoption("--kvpact-seed", metavar="N", type=int, default=0, help="Of every draw.")
+    group.addoption("--kvpact-attention", metavar="NAME", help="For hf: eager, sdpa, ...")
+    group.addoption("--kvpact-cache", metavar="NAME", help="For hf: dynamic, static, fp8, ..., or your own as module:factory.")
+    group.addoption("--kvpact-dtype", metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")
+    group.addoption("--kvpact-threads", metavar="N", type=int, help="For hf: or a callable: torch's, for the whole process.")
     group.addoption("--kvpact-expected", metavar="FILE", help="Rules known to fail; else [tool.kvpact.doctor] of pyproject.toml.")
 
 
@@ -40,15 +44,22 @@ class KvpactTarget(pytest.Collector):
         self._target = target
 
     def collect(self) -> Iterator[KvpactItem]:
+        """The engine is made here, so that one that can't be is one error and not one for each rule; `--collect-only` makes none."""
         from kvpact.doctor.checks import checks, expected_to_fail
+        from kvpact.doctor.resolve import Options
         from kvpact.errors import KvpactError
 
+        loading = {name: self._option(name) for name in ("attention", "cache", "dtype", "threads")}
+        choice = {name: self._option(name) for name in ("select", "ignore", "seed")}
         try:
             expected = self._expected()
-            made = checks(self._target, select=self._option("select"), ignore=self._option("ignore"), seed=self._option("seed"))
+            made = checks(self._target, **choice, options=Options(**loading))
+            self._patient: Patient = made[0].patient
+            self.config.add_cleanup(self._patient.close)
+            if not self.config.option.collectonly:
+                self._patient.met()
         except KvpactError as error:
             raise self.CollectError(str(error)) from error
-        self._patient: Patient = made[0].patient
         for check in made:
             item: KvpactItem = KvpactItem.from_parent(self, name=str(check), check=check)
             if check.rule.code in expected:

@@ -17,6 +17,8 @@ from kvpact.doctor.target import Target
 
 #: Third parties add a scheme here: an entry point whose name is the scheme and whose value is a function (rest, options) -> Target.
 GROUP = "kvpact.doctor.targets"
+#: Seconds that a server has for one request where nobody says.
+TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class Options:
     attention: str | None = None
     cache: str | None = None
     dtype: str | None = None
-    threads: int | None = None
+    threads: int | None = None  #: of torch, for the whole process
+    alone: bool = False  #: the process is the doctor's own: small models may get one thread unasked
     model: str | None = None  #: as a server lists it
     api_key: str | None = field(default=None, repr=False)
     timeout: float | None = None  #: seconds for one request
@@ -40,13 +43,26 @@ Opener = Callable[[str, Options], Target]
 def _huggingface(rest: str, options: Options) -> Target:
     from kvpact.doctor.adapters.huggingface_load import load
 
-    return load(rest, attention=options.attention, dtype=options.dtype, cache=options.cache, threads=options.threads)
+    return _threaded(load(rest, attention=options.attention, dtype=options.dtype, cache=options.cache), options)
+
+
+def _module(text: str, options: Options) -> Target:
+    from kvpact.doctor.adapters.callables import load
+
+    return _threaded(load(text, vocab=options.vocab, dtype=options.dtype), options)
+
+
+def _threaded(target: Target, options: Options) -> Target:
+    from kvpact.doctor.adapters.threads import settle
+
+    settle(options.threads, alone=options.alone)
+    return target
 
 
 def _server(scheme: str, rest: str, options: Options) -> Target:
     from kvpact.doctor.adapters.server.target import connect
 
-    timeout = 60.0 if options.timeout is None else options.timeout
+    timeout = TIMEOUT if options.timeout is None else options.timeout
     return connect(f"{scheme}:{rest}", key=options.api_key, model=options.model, timeout=timeout, vocab=options.vocab)
 
 
@@ -70,14 +86,14 @@ _READ: Mapping[str, frozenset[str]] = MappingProxyType(
         "vllm": frozenset({"dtype"}),
         "http": frozenset({"api_key", "model", "timeout", "vocab"}),
         "https": frozenset({"api_key", "model", "timeout", "vocab"}),
-        "module": frozenset({"vocab", "dtype"}),
+        "module": frozenset({"vocab", "dtype", "threads"}),
     }
 )
 
 
 def _refuse_unread(kind: str, options: Options) -> None:
     """Raises TargetUnusable."""
-    given = {place.name for place in fields(options) if getattr(options, place.name) not in (None, ())}
+    given = {place.name for place in fields(options) if getattr(options, place.name) not in (None, ())} - {"alone"}
     if unread := sorted(given - _READ.get(kind, given)):  # a scheme that others add reads what it likes
         names = {"switches": "switch", "api_key": "api-key-env"}
         flags = ", ".join(f"--{names.get(name, name)}" for name in unread)
@@ -113,10 +129,8 @@ def resolve(text: str, options: Options) -> Target:
     if (refused := misread(text)) is not None:
         raise refused
     if colon and re.fullmatch(r"[\w.]+", scheme) and re.fullmatch(r"[\w.]+", rest):
-        from kvpact.doctor.adapters.callables import load
-
         _refuse_unread("module", options)
-        return load(text, vocab=options.vocab, dtype=options.dtype)
+        return _module(text, options)
     if not colon:
         _refuse_unread("kvpact", options)
         return _kvpact(text, options)

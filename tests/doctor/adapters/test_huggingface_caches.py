@@ -123,7 +123,7 @@ def test_loading_is_quiet_and_leaves_the_settings_of_transformers_alone(tmp_path
     tiny_llama().save_pretrained(tmp_path)
     capfd.readouterr()
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    target = load(str(tmp_path), attention="eager", dtype="bfloat16", cache="static", threads=1)
+    target = load(str(tmp_path), attention="eager", dtype="bfloat16", cache="static")
     assert "".join(capfd.readouterr()) == ""
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
     assert target.describe()["dtype"] == "bfloat16"

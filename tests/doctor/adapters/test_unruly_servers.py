@@ -115,6 +115,29 @@ def test_a_server_that_hangs_or_drips_is_given_up_in_time(sent: Sent) -> None:
     assert seconds < 2
 
 
+def test_a_server_that_fails_at_everything_is_not_asked_whether_it_offers_log_probabilities() -> None:
+    def boom(number: int, asked: Asked) -> Sent:
+        return Sent(status=500, body=b'{"error": {"message": "boom"}}')
+
+    with serving(mischief=boom) as served, pytest.raises(TargetUnusable) as failed:
+        connect(served.url)
+    assert failed.value.message.count("boom") == 1
+    assert failed.value.hint == "look at the server's log"
+
+
+def test_only_a_server_that_has_answered_can_be_still_running() -> None:
+    with serving() as served:
+        client = Client(served.url)
+        assert client.get("/v1/models").ok
+        served.stop()
+        with pytest.raises(TargetFailed) as gone:
+            client.get("/models")
+        with pytest.raises(TargetUnusable) as never:
+            connect(served.url)
+    assert gone.value.hint == "is the server still running?"
+    assert never.value.hint == "is a server running at this address and port?"
+
+
 def test_a_busy_server_is_asked_again_after_the_pause_that_it_wants() -> None:
     found, _, seconds = outcomes(Sent(status=429, headers={"Retry-After": "1"}), times=1)
     assert found == [GOOD, GOOD, GOOD]
@@ -209,6 +232,20 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
+
+
+def test_what_is_asked_is_said_before_a_server_that_hangs_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with serving(mischief=lambda number, asked: Sent(hang=True)) as served:
+        assert run_cli(monkeypatch, served.url, "--timeout", "0.2") == 2
+        out, err = capsys.readouterr()
+        assert (out, err.splitlines()[0]) == ("", f"asking {served.url} (up to 0.2 s a request)")
+        run_cli(monkeypatch, served.url, "--timeout", "0.2", "--quiet")
+        assert "asking" not in capsys.readouterr().err
+    run_cli(monkeypatch, "http://me:s3cret@localhost:1/v1")
+    assert "s3cret" not in capsys.readouterr().err
 
 
 def test_the_command_ends_with_2_where_nothing_can_be_examined(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,15 +21,11 @@ DTYPES = ("float32", "bfloat16", "float16")
 #: Of transformers. Kernels from the hub (organisation/name) and its variants (paged|name) are left to it.
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
 _OTHER_ATTENTION = "take --attention sdpa or eager"
-#: Models below this many parameters are faster on one thread.
-_SMALL = 50_000_000
 _FOLDER = "give a checkpoint folder with config.json and weights"
 
 
-def load(
-    path: str, *, attention: str | None = None, dtype: str | None = None, cache: str | None = None, threads: int | None = None
-) -> HuggingFace:
-    """A checkpoint folder, or a hub id where the hub can be reached. threads: of torch, for this process. Raises TargetUnusable."""
+def load(path: str, *, attention: str | None = None, dtype: str | None = None, cache: str | None = None) -> HuggingFace:
+    """A checkpoint folder, or a hub id where the hub can be reached. Raises TargetUnusable."""
     place = _place(path)
     if dtype is not None:
         _refuse_unknown(f"{dtype!r} is no dtype of a model", dtype, DTYPES)
@@ -39,11 +35,7 @@ def load(
     for needed in ("transformers", "torch"):
         if find_spec(needed) is None:
             raise TargetUnusable(f"{needed} is not installed", hint=f"pip install {needed}")
-    import torch
-
     model = _model(place, attention, dtype)
-    if threads is not None or sum(parameter.numel() for parameter in model.parameters()) < _SMALL:
-        torch.set_num_threads(threads or 1)
     from kvpact.doctor.adapters.huggingface import HuggingFace
 
     return HuggingFace(model.eval(), name=f"hf:{path}", cache=cache or "dynamic")

@@ -26,7 +26,8 @@ _SAME = (
 
 
 def audit_storage(*caches: Any, names: Sequence[str] | None = None, layout: Sequence[str] = LAYOUT) -> Audit:
-    """Each argument is what one request (or one owner) holds: a Hugging Face cache, tuples, dicts, any object with tensors inside.
+    """Each argument is what one request (or one owner) holds: a Hugging Face cache, tuples, dicts, any object with tensors or NumPy
+    arrays inside.
 
     names: of the owners. layout: what the last axes of a tensor with four axes or more are. Shared by design (blocks of a pool, a
     prefix that nobody writes) is no fault: give the views that each owner writes, not the pool.
@@ -37,9 +38,9 @@ def audit_storage(*caches: Any, names: Sequence[str] | None = None, layout: Sequ
     owners = list(names or [f"cache{place}" for place in range(len(caches))])
     if len(owners) != len(caches):
         raise AuditImpossible(f"{len(caches)} caches have {len(owners)} names", hint="give one name for each cache")
-    found = [each for owner, cache in zip(owners, caches, strict=True) for each in held(owner, cache)]
+    found = [each for owner, cache in zip(owners, caches, strict=True) for each in held(owner, cache, arrays=True)]
     if not found:
-        raise AuditImpossible("no tensor was found in what was given", hint="give a cache that has entries: feed it once")
+        raise AuditImpossible("no tensor and no NumPy array was found in what was given", hint="give a cache that has entries: feed it")
     findings = [_within(each, layout) for each in found if each.tensor.dim() > 1 and shares_itself(each)]
     findings += _between(found)
     said = f"{len(found)} tensors of {len(caches)} owners, {sum(each.tensor.nbytes for each in found)} bytes"

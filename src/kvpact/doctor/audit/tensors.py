@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 #: Objects deeper than this are not looked into: what holds a cache is never so far from its entries.
 _DEEPEST = 8
+#: What an array's elements are read as, by their bytes: torch has not all of NumPy's numbers, and where they lie is all that counts.
+_SIZED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex128}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +55,23 @@ class Held:
         return f"{self} {self.shape} strides {self.strides}: {size} bytes at offset {offset} of storage {storage:#x}"
 
 
-def held(owner: str, thing: Any) -> list[Held]:
-    """Every strided tensor with memory behind it, once for each way that leads to it through attributes, items and members."""
+def held(owner: str, thing: Any, *, arrays: bool = False) -> list[Held]:
+    """Every strided tensor with memory behind it, once for each way that leads to it through attributes, items and members. arrays:
+    NumPy's, too."""
     found = []
-    for path, tensor in walk(thing):
+    for path, tensor in walk(thing, arrays=arrays):
         if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
             found.append(Held(owner=owner, path=path, tensor=tensor, layer=_layer(path), kind=_kind(path)))
     return found
 
 
-def walk(thing: Any, path: str = "", seen: frozenset[int] = frozenset(), depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """seen: ids of the containers on the way, so that a ring ends; a tensor that two ways reach is told twice: that is the point."""
+def walk(
+    thing: Any, path: str = "", seen: frozenset[int] = frozenset(), depth: int = 0, *, arrays: bool = False
+) -> Iterator[tuple[str, Tensor]]:
+    """seen: ids of the containers on the way, so that a ring ends; a tensor that two ways reach is told twice: that is the point.
+    arrays: NumPy's are told as tensors over the same memory."""
+    if isinstance(thing, np.ndarray) and arrays:
+        thing = _over(thing)
     if isinstance(thing, Tensor):
         yield path, thing
         return
@@ -73,7 +83,19 @@ def walk(thing: Any, path: str = "", seen: frozenset[int] = frozenset(), depth: 
     ):
         return
     for step, value in _members(thing):
-        yield from walk(value, path + step, seen | {id(thing)}, depth + 1)
+        yield from walk(value, path + step, seen | {id(thing)}, depth + 1, arrays=arrays)
+
+
+def _over(array: np.ndarray) -> Tensor | None:
+    """A tensor over the same bytes, its axes turned to ascend; None where elements are objects, or lie where no tensor's can."""
+    size = array.dtype.itemsize
+    if array.dtype.hasobject or size not in _SIZED or any(stride % size for stride in array.strides):
+        return None
+    falling = tuple(axis for axis, stride in enumerate(array.strides) if stride < 0)
+    ascending = np.flip(array, falling) if falling else array
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of arrays that can't be written: their owner may write what they show
+        return torch.from_numpy(ascending.view(_SIZED[size]))
 
 
 def _holds(thing: Any) -> bool:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
+from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.noise import FAR, LEAST, distance, grain
-from kvpact.doctor.program import Program, feed
+from kvpact.doctor.program import Program, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Row
 
-_PROMPT, _DECODED, _TURNS = 11, 4, 3
+_TURNS = 3
 #: Nats. No rounding of a repeated call is this large in most of its rows: of scores that are shown as they were computed, and of others,
 #: whose precision nobody knows.
 _WILD, _WILD_AFAR = 0.1, 1.0
@@ -21,14 +23,49 @@ _CAUSE = "something is kept on the model or the process from one call to the nex
 _CURE = "look for state that a call writes and the next one reads before writing; set it anew at the start of each"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Size:
+    """Tokens of the prompt, and single ones after it; the same of the other call."""
+
+    prompt: int
+    decoded: int
+    longer: int
+    longer_decoded: int
+
+
+_WHOLE = _Size(prompt=11, decoded=4, longer=21, longer_decoded=5)
+#: No prompt of one token: what a call before has left of that very token changes no average over it.
+_SMALLER = (
+    _Size(prompt=2, decoded=0, longer=4, longer_decoded=0),
+    _Size(prompt=2, decoded=1, longer=9, longer_decoded=1),
+    _Size(prompt=5, decoded=2, longer=15, longer_decoded=2),
+)
+
+
 def histories(exam: Exam) -> Verdict:
     """The same feeds for the first time, after themselves and after something longer: within each history runs agree, so histories must
     agree, too."""
-    first, worst = _compared(exam, 0)
+    first, worst = _compared(exam, _WHOLE, "0")
     if first is None:
         return passed("the same feeds repeat, after themselves and after others") if worst == 0 else _small(exam, worst)
-    again, _ = _compared(exam, 1)  # a finding has to come twice: repeats of a noisy server fall into two groups by chance
-    return failed(again) if again is not None else inconclusive("runs differ with what ran before, but not each time")
+    again, _ = _compared(exam, _WHOLE, "1")  # a finding has to come twice: repeats of a noisy server fall into two groups by chance
+    if again is None:
+        return inconclusive("runs differ with what ran before, but not each time")
+    return failed(_smallest(exam, again))
+
+
+def _smallest(exam: Exam, found: Finding) -> Finding:
+    """Cut smaller, a program fails of what the tries before it left behind, too. So smaller ones are made anew, and each has to show by
+    itself, with runs of its own to compare, and twice, what the whole one showed."""
+    for size in _SMALLER if exam.shrinks else ():
+        try:
+            if _compared(exam, size, f"0 {size}")[0] is not None and (smaller := _compared(exam, size, f"1 {size}")[0]) is not None:
+                return smaller
+        except OutOfTime:
+            break
+        except Exception:  # whatever an engine raises at a context so short
+            continue
+    return found
 
 
 def _small(exam: Exam, worst: float) -> Verdict:
@@ -39,12 +76,10 @@ def _small(exam: Exam, worst: float) -> Verdict:
     return inconclusive(f"repeats differ by {worst:.2g} nats, but not with what ran before: is the engine busy with other work?")
 
 
-def _compared(exam: Exam, turn: int) -> tuple[Finding | None, float]:
-    setting = exam.cold
-    tokens = exam.tokens(f"twice {turn}", _PROMPT + _DECODED)
-    program = Program(steps=feed("a", tokens, _PROMPT, *[1] * (_DECODED - 1)), setting=setting)
-    longer = exam.tokens(f"longer {turn}", 26)
-    other = Program(steps=feed("b", longer, 21, *[1] * 4), setting=setting)
+def _compared(exam: Exam, size: _Size, tag: str) -> tuple[Finding | None, float]:
+    """tag: of the tokens, which no run before may have had."""
+    program = _program(exam, "a", f"twice {tag}", size.prompt, size.decoded)
+    other = _program(exam, "b", f"longer {tag}", size.longer, size.longer_decoded)
     first = _rows(exam, program)
     after_itself = [_rows(exam, program) for _ in range(_TURNS)]
     after_other = []
@@ -72,6 +107,11 @@ def _compared(exam: Exam, turn: int) -> tuple[Finding | None, float]:
     return None, max(worst, float(since.max()))
 
 
+def _program(exam: Exam, name: str, tag: str, prompt: int, decoded: int) -> Program:
+    tokens = exam.tokens(tag, prompt + decoded)
+    return Program(steps=feed(name, tokens, *([prompt, *[1] * (decoded - 1)] if decoded else ())), setting=exam.cold)
+
+
 def _wild(exam: Exam, rows: list[Row]) -> float:
     """Nats that rounding alone does not reach. KV001's floor does not count: repeats that differ by a fault are in it, too."""
     if not exam.target.can(Capability.FULL_ROWS):
@@ -88,7 +128,7 @@ def _apart(one: list[Row], other: list[Row]) -> np.ndarray:
 
 
 def _finding(exam: Exam, what: str, program: Program, before: Program, effect: float, floor: float, apart: np.ndarray) -> Finding:
-    first = len(program.steps) and _PROMPT + _DECODED - len(apart)
+    first = sum(len(step.tokens) for step in program.steps if isinstance(step, Submit)) - len(apart)
     return Finding(
         code="KV108",
         what=what,
@@ -100,7 +140,7 @@ def _finding(exam: Exam, what: str, program: Program, before: Program, effect: f
         floor=floor,
         cause=_CAUSE,
         cure=_CURE,
-        program=Program(steps=program.steps, setting=program.setting, before=(program, before)),
+        program=Program(steps=program.steps, setting=program.setting, before=(program, before) if before != program else (program,)),
         evidence={"differences": {str(first + place): float(value) for place, value in enumerate(apart)}},
     )
 

@@ -66,6 +66,7 @@ class Client:
         self.path = parts.path.rstrip("/")
         self._key = key
         self._timeout = timeout
+        self._answered = False
 
     def get(self, path: str) -> Reply:
         return self._until_served("GET", path, None)
@@ -112,6 +113,7 @@ class Client:
             connection.close()
         if len(data) > _MOST_BYTES or (answer.length or 0) > 0:
             raise self._failure(EOFError("it broke off in the middle of an answer"), time.monotonic() - start)
+        self._answered = True
         return self._read(answer, data), _pause(answer)
 
     def _connection(self) -> HTTPConnection:
@@ -122,7 +124,8 @@ class Client:
     def _failure(self, error: Exception, seconds: float) -> BrokeOff:
         if seconds >= self._timeout * 0.99:
             return BrokeOff(f"no answer within {self._timeout:g} s", hint="is the server stuck? --timeout SECONDS gives it longer")
-        return BrokeOff(f"the connection failed: {type(error).__name__}: {error}", hint="is the server still running?")
+        hint = "is the server still running?" if self._answered else "is a server running at this address and port?"
+        return BrokeOff(f"the connection failed: {type(error).__name__}: {error}", hint=hint)
 
     def _read(self, answer: HTTPResponse, data: bytes) -> Reply:
         if 300 <= answer.status < 400:

@@ -11,6 +11,7 @@ from typing import Any
 
 from kvpact.doctor.adapters.server.client import Client, Reply
 from kvpact.doctor.adapters.server.dialects import Answer, Ask, Chat, Completions, Dialect, Name, Native, Prompt
+from kvpact.doctor.adapters.server.refusals import mute
 from kvpact.doctor.adapters.server.words import WORDS, text_of
 from kvpact.doctor.errors import BrokeOff, TargetFailed, TargetUnusable
 
@@ -100,20 +101,21 @@ def _whole(value: object) -> int | None:
 
 def _dialect(client: Client, model: str | None, server: str) -> Limits:
     """The first way of asking that gives a log-probability."""
-    reasons = []
+    reasons: dict[str, TargetFailed] = {}
     for dialect, ids in ((Completions(), True), (Native(), True), (Completions(), False), (Chat(), False)):
         limits = Limits(model=model, server=server, dialect=dialect, ids=ids)
         tokens = tuple(range(16, 24))
         try:
             answer = _first_answer(client, limits, tokens)
         except TargetFailed as error:
-            reasons.append(f"{dialect.name} with {'token ids' if ids else 'text'}: {error.message}")
+            reasons[f"{dialect.name} with {'token ids' if ids else 'text'}"] = error
             continue
         # A server that reads a list of ids as text counts other tokens; one more is the start token that many add.
         if not ids or answer.prompt_tokens is None or answer.prompt_tokens - len(tokens) in (0, 1):
             return limits
-        reasons.append(f"{dialect.name}: {len(tokens)} ids counted as {answer.prompt_tokens} tokens")
-    raise TargetUnusable(f"no way to ask this server for log-probabilities. {'; '.join(reasons)}", hint="does it offer logprobs at all?")
+        counted = f"{len(tokens)} ids counted as {answer.prompt_tokens} tokens"
+        reasons[dialect.name] = TargetFailed(counted, hint="it reads ids as text")
+    raise mute(reasons)
 
 
 def _first_answer(client: Client, limits: Limits, tokens: Sequence[int]) -> Answer:
