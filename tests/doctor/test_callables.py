@@ -60,6 +60,47 @@ def test_what_a_callable_can_do_is_found_out(name: str, capabilities: set[Capabi
     assert found.vocab_size == callables.VOCAB
 
 
+class EvenRows:
+    """Rows of one length alone are taken, as by `torch.tensor(token_ids)`. leaks: each row's last token is the neighbour's."""
+
+    def __init__(self, leaks: bool = False) -> None:
+        self.leaks = leaks
+
+    def step(self, token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+        ids = np.array(token_ids)  # raises ValueError for rows of several lengths
+        old = state or [()] * len(ids)
+        contexts = [(*before, *new) for before, new in zip(old, ids.tolist(), strict=True)]
+        shown = [(*context[:-1], contexts[row - 1][-1]) if self.leaks else context for row, context in enumerate(contexts)]
+        return np.stack([callables.row(context) for context in shown]), contexts
+
+    def reorder(self, state: list[tuple[int, ...]], rows: list[int]) -> list[tuple[int, ...]]:
+        return state if self.leaks else [state[row] for row in rows]
+
+
+def test_rows_of_equal_length_alone_are_a_batch_that_rules_look_at() -> None:
+    sound = as_target(EvenRows())
+    assert Capability.BATCH not in sound.capabilities
+    assert {Capability.EVEN_BATCH, Capability.REORDER} <= sound.capabilities
+    assert sound.describe()["even-batch"] == "rows of equal length are taken together"
+    looked = {result.code: result.outcome for result in examine(sound, all_rules()).results}
+    assert Outcome.FAILED not in looked.values()
+    assert {looked[code] for code in ("KV001", "KV002", "KV102", "KV205", "KV305")} == {Outcome.PASSED}
+    broken = check_engine(EvenRows(leaks=True), select="KV102,KV205,KV305", raising=False)
+    assert failing(broken) == {"KV102", "KV205", "KV305"}
+
+
+def test_a_step_of_one_row_is_told_once() -> None:
+    assert [name for name in target("one_row_only").describe() if "batch" in name] == ["no batch"]
+
+
+def test_a_step_that_answers_the_first_of_two_equal_rows_is_found() -> None:
+    def first_only(token_ids: list[list[int]], state: Any) -> tuple[Any, Any]:
+        logits, contexts = EvenRows().step(token_ids, state)
+        return logits[:1], contexts
+
+    assert failing(check_engine(first_only, select="KV002", raising=False)) == {"KV002"}
+
+
 def test_what_it_can_not_do_is_told() -> None:
     assert "one row only" in target("one_row_only").describe()["no batch"]
     assert "no batch" not in target("step").describe()

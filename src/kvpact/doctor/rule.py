@@ -19,6 +19,7 @@ _SCORES = frozenset(
         Capability.ALL_ROWS,
         Capability.FULL_ROWS,
         Capability.BATCH,
+        Capability.EVEN_BATCH,
         Capability.RAGGED,
         Capability.REUSE,
         Capability.SALT,

@@ -44,6 +44,8 @@ class Capability(str, Enum):
     CHUNK = "chunk", "several tokens at once can be added to a context that is begun"
     #: Any lengths when they are new, equally many tokens afterwards.
     BATCH = "batch", "several contexts can be computed in one call"
+    #: Declared by who can't take rows of different lengths; BATCH holds it.
+    EVEN_BATCH = "even-batch", "contexts of equal length, and of no other, can be computed in one call"
     #: New contexts and old ones together.
     RAGGED = "ragged", "contexts of one call can get different numbers of tokens"
     #: `Setting.pad_id`.

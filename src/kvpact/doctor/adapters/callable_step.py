@@ -48,9 +48,10 @@ class CallableStep(Target):
         self.vocab_size, self.shows_all = 0, False
         self.vocab_size, more = self._probed(vocab)
         found |= more
-        if Capability.BATCH in found:
-            found |= {Capability.PADDING} if self.pads else set()
-            found |= {Capability.REORDER} if self.order else set()
+        if Capability.BATCH in found and self.pads:
+            found.add(Capability.PADDING)
+        if found & {Capability.BATCH, Capability.EVEN_BATCH} and self.order:
+            found.add(Capability.REORDER)
         self.capabilities = frozenset(found)
 
     def open(self, setting: Setting) -> Session:
@@ -89,8 +90,18 @@ class CallableStep(Target):
         self.vocab_size, self.shows_all = int(last.size), bool(shown)
         found = {Capability.ALL_ROWS} if shown else set()
         found |= self._tried("several tokens at once after the first call", Capability.CHUNK, [[0, 1, 2]], [[3, 0]])
-        found |= self._tried("two rows of different lengths", Capability.BATCH, [[0, 1, 2], [3]], [[0], [1]])
-        return self.vocab_size, found
+        return self.vocab_size, found | self._batches()
+
+    def _batches(self) -> set[Capability]:
+        found = self._tried("two rows of different lengths", Capability.BATCH, [[0, 1, 2], [3]], [[0], [1]])
+        if found or Capability.BATCH in self.untrue:
+            return found
+        even = self._tried("two rows of equal length", Capability.EVEN_BATCH, [[0, 1, 2], [3, 0, 1]], [[0], [1]])
+        if even:
+            self._told["even-batch"] = "rows of equal length are taken together"
+        elif Capability.EVEN_BATCH not in self.untrue:
+            del self._told["no even-batch"]  # no batch at all: that is told
+        return even
 
     def _tried(self, what: str, capability: Capability, *calls: list[list[int]]) -> set[Capability]:
         state = None
@@ -176,6 +187,7 @@ def _claims(declared: Declarations) -> dict[Capability, Claim]:
     copyable = claims.copyable(declared.where("copyable"))
     return {
         Capability.BATCH: claims.BATCH,
+        Capability.EVEN_BATCH: claims.BATCH,
         Capability.CHUNK: claims.CHUNK,
         Capability.PADDING: claims.PADDING,
         Capability.FORK: copyable,

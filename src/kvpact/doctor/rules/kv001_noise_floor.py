@@ -23,7 +23,7 @@ def measure(exam: Exam) -> Verdict:
     """
     effects, repeats = [0.0], True
     how = ["repeats"]
-    if exam.target.can(Capability.BATCH):
+    if _together(exam):
         how.append("copies of a context in one batch")
     if exam.target.can(Capability.ALL_ROWS):
         how.append("the same rows of a longer prompt")
@@ -52,9 +52,14 @@ def measure(exam: Exam) -> Verdict:
     return inconclusive(f"{said}; one context is up to {floor:.2g} nats from itself ({', '.join(how)}): runs can't be compared")
 
 
+def _together(exam: Exam) -> bool:
+    """Copies are equally long."""
+    return exam.target.can(Capability.BATCH) or exam.target.can(Capability.EVEN_BATCH)
+
+
 def _program(exam: Exam, tokens: tuple[int, ...]) -> Program:
     steps: list[Step] = [*feed("a", tokens), *feed("b", tokens)]
-    if exam.target.can(Capability.BATCH):
+    if _together(exam):
         copies = ("c", "d", "e")
         steps += (*(Submit(name, tokens) for name in copies), Advance(tuple((name, len(tokens)) for name in copies)))
     if exam.target.can(Capability.ALL_ROWS):

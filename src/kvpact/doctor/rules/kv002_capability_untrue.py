@@ -147,6 +147,7 @@ _TRIALS: Mapping[Capability, tuple[Callable[[Exam], Program], Look]] = {
     Capability.FULL_ROWS: (_fed, _full_rows),
     Capability.CHUNK: (lambda exam: Program(steps=feed("a", exam.tokens("capability", 6), 3)), _runs),
     Capability.BATCH: (lambda exam: _pair(exam, (5, 3), (1, 1)), _runs),
+    Capability.EVEN_BATCH: (lambda exam: _pair(exam, (5, 5), (1, 1)), _runs),
     Capability.RAGGED: (lambda exam: _pair(exam, (5, 0), (1, 3), (2, 1)), _runs),
     Capability.PADDING: (lambda exam: Program(steps=_pair(exam, (5, 3)).steps, setting=Setting(pad_id=3)), _runs),
     Capability.CAPACITY: (lambda exam: Program(steps=_fed(exam).steps, setting=Setting(capacity=min(64, exam.target.max_len))), _runs),

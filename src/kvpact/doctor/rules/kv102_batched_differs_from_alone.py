@@ -41,19 +41,24 @@ _WORDS = Words(
 
 def together(exam: Exam) -> Verdict:
     """Prompts of different lengths start in one call, and are decoded together."""
+    some = lengths(exam, (5, 33))
+    return against(exam, [_begun(exam, length, (max(1, length // 3), min(length + 4, max(some)))) for length in some], _WORDS)
 
-    def case(length: int, others: tuple[int, ...]) -> Case:
-        sizes = {"a": length} | dict(zip("bc", others, strict=False))
 
-        def build(tag: str) -> Program:
-            given = [Submit(name, exam.tokens(f"{tag} {name}", size + _DECODED)) for name, size in sizes.items()]
-            steps = [Advance(tuple((name, 1) for name in sizes))] * _DECODED
-            return Program(steps=(*given, Advance(tuple(sizes.items())), *steps))
+def equally_long(exam: Exam) -> Verdict:
+    """Where rows of different lengths are refused."""
+    return against(exam, [_begun(exam, length, (length, length)) for length in lengths(exam, (5, 33))], _WORDS)
 
-        return f"prompts of {' and '.join(map(str, sizes.values()))} tokens are decoded together", build
 
-    longest = max(lengths(exam, (5, 33)))
-    return against(exam, [case(length, (max(1, length // 3), min(length + 4, longest))) for length in lengths(exam, (5, 33))], _WORDS)
+def _begun(exam: Exam, length: int, others: tuple[int, ...]) -> Case:
+    sizes = {"a": length} | dict(zip("bc", others, strict=False))
+
+    def build(tag: str) -> Program:
+        given = [Submit(name, exam.tokens(f"{tag} {name}", size + _DECODED)) for name, size in sizes.items()]
+        steps = [Advance(tuple((name, 1) for name in sizes))] * _DECODED
+        return Program(steps=(*given, Advance(tuple(sizes.items())), *steps))
+
+    return f"prompts of {' and '.join(map(str, sizes.values()))} tokens are decoded together", build
 
 
 def joining(exam: Exam) -> Verdict:
@@ -87,7 +92,8 @@ RULE = Rule(
             "the longest row is fine and the shorter ones are not",
             "answers depend on what else runs",
         ),
-        checks="Contexts of different lengths are fed in one call and decoded together; each is compared with itself in calls of its own.",
+        checks="Contexts of different lengths, or of equal ones where no others are taken, are fed in one call and decoded together; each "
+        "is compared with itself in calls of its own.",
         matters="A batch is a way to save time. Whoever shares it must not be able to tell.",
         lookalikes="Kernels choose their order of sums by the size of the batch: that stays near the floor of KV001. "
         "A mixture of experts with a capacity drops tokens when a batch is full, by design.",
@@ -102,6 +108,7 @@ RULE = Rule(
     ),
     ways=(
         Way(name="together", needs=frozenset({Capability.BATCH}), check=together),
+        Way(name="equally long", needs=frozenset({Capability.EVEN_BATCH}), check=equally_long),
         Way(name="own answers", needs=frozenset({Capability.GENERATE, Capability.BATCH}), check=own_answers),
         Way(name="joining", needs=frozenset({Capability.BATCH, Capability.RAGGED}), check=joining),
     ),

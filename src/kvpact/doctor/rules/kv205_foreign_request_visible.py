@@ -19,20 +19,21 @@ _ONE, _OTHER, _DECODED = 7, 12, 3
 
 def batch(exam: Exam) -> Verdict:
     """Both requests in each call."""
-    calls = (Advance((("a", _ONE), ("b", _OTHER))), *(Advance((("a", 1), ("b", 1))),) * _DECODED)
-    return _swap(exam, "batch", calls)
+    other = _OTHER if exam.target.can(Capability.BATCH) else _ONE
+    calls = (Advance((("a", _ONE), ("b", other))), *(Advance((("a", 1), ("b", 1))),) * _DECODED)
+    return _swap(exam, "batch", calls, other)
 
 
 def side_by_side(exam: Exam) -> Verdict:
     """Each request in calls of its own, in turn."""
     turns = (Advance((("b", 1),)), Advance((("a", 1),))) * _DECODED
-    return _swap(exam, "turns", (Advance((("a", _ONE),)), Advance((("b", _OTHER),)), *turns))
+    return _swap(exam, "turns", (Advance((("a", _ONE),)), Advance((("b", _OTHER),)), *turns), _OTHER)
 
 
-def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...]) -> Verdict:
+def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...], other: int) -> Verdict:
     """Change all tokens of the neighbour, to others of the same number: rows of `a` must stay as they are, to the bit."""
     a = exam.tokens(f"own {purpose}", _ONE + _DECODED)
-    b = exam.tokens(f"neighbour {purpose}", _OTHER + _DECODED)
+    b = exam.tokens(f"neighbour {purpose}", other + _DECODED)
     program = Program(steps=(Submit("a", a), Submit("b", b), *calls), setting=exam.cold)
     if _first(exam, program) is not None:
         smallest = exam.smallest(program, lambda smaller: _first(exam, smaller) is not None)
@@ -80,6 +81,7 @@ RULE = Rule(
     ),
     ways=(
         Way(name="change the neighbour in a batch", needs=frozenset({Capability.BATCH}), check=batch, exact=True),
+        Way(name="change an equally long neighbour", needs=frozenset({Capability.EVEN_BATCH}), check=batch, exact=True),
         Way(name="change the neighbour in turns", needs=frozenset(), check=side_by_side, exact=True),
         glass_way("KV205"),
     ),

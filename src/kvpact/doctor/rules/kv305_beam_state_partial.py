@@ -42,7 +42,8 @@ def beams(exam: Exam) -> Verdict:
 
     equal = [case((length, length, length)) for length in lengths(exam, (5, 32))]
     longest = max(lengths(exam, (9,)))
-    return against(exam, [*equal, case((longest, max(1, longest - 4), max(1, longest - 6)))], _WORDS, gap=exam.beam_gap)
+    mixed = [case((longest, max(1, longest - 4), max(1, longest - 6)))] if exam.target.can(Capability.BATCH) else []
+    return against(exam, [*equal, *mixed], _WORDS, gap=exam.beam_gap)
 
 
 RULE = Rule(
@@ -55,5 +56,8 @@ RULE = Rule(
         causes=((_CAUSE, _CURE),),
         seen_in=("huggingface/transformers#34232",),
     ),
-    ways=(Way(name="beams", needs=frozenset({Capability.BATCH, Capability.REORDER}), check=beams),),
+    ways=(
+        Way(name="beams", needs=frozenset({Capability.BATCH, Capability.REORDER}), check=beams),
+        Way(name="equally long beams", needs=frozenset({Capability.EVEN_BATCH, Capability.REORDER}), check=beams),
+    ),
 )
