@@ -90,3 +90,11 @@ def test_a_server_that_hits_nothing_is_not_passed() -> None:
         result = kv104(served.url)
     assert result.outcome is Outcome.INCONCLUSIVE
     assert "nothing was taken over" in result.reason
+
+
+def test_words_of_several_tokens_are_not_passed(model: Any) -> None:
+    """A hit of one token too many leaves the rest of the word."""
+    with serving(PrefixCached(model, "one-too-long"), salt=False, ids=False) as served:
+        result = kv104(served.url)
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "several tokens" in result.reason

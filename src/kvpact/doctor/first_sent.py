@@ -96,6 +96,8 @@ def first_sent(exam: Exam) -> Verdict:
         return inconclusive(f"a prompt that is asked again is {worst:.2g} nats from its first answer: not each time, or near rounding")
     if all(run.cached == 0 for run in again):
         return inconclusive("nothing was taken over in these runs, so nothing was checked: is reuse on?")
+    if not exam.target.whole_tokens:
+        return inconclusive("prompts are words, which may be several tokens each: a hit that is one token too long would not be seen")
     return passed(f"{len(again)} prompts asked again as at first, and {len(pairs)} that begin alike told apart")
 
 

@@ -38,6 +38,7 @@ class Server(Target):
         self._places: dict[str, int] = {}
         self.vocab_size = limits.vocab_size
         self.max_len = limits.max_len
+        self.whole_tokens = limits.ids
         self.block_size = limits.block_size
         self.capabilities = _capabilities(limits)
         self.form = self._glass_form()
