@@ -179,7 +179,7 @@ class Locked(callables.Whole):
         shown, contexts = super().step(token_ids, state and state[0])
         return shown, (contexts, threading.Lock())
 
-    truncate = reorder = None  # type: ignore[assignment]
+    truncate = reorder = None  # type: ignore[assignment]  # methods of the base, taken away
 
 
 @pytest.mark.parametrize(

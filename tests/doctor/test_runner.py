@@ -73,7 +73,7 @@ def test_one_way_that_can_be_taken_is_enough() -> None:
 
 
 def test_what_several_ways_say_alike_is_said_once() -> None:
-    ways = [way(lambda exam, said=said: inconclusive(said)) for said in ("near", "near", "far")]  # type: ignore[misc]
+    ways = [way(lambda exam, said=said: inconclusive(said)) for said in ("near", "near", "far")]  # type: ignore[misc]  # mypy infers no lambda with a default
     (result,) = examine(Scripted(), [rule("KV306", *ways)]).results
     assert result.reason == "near; far"
 

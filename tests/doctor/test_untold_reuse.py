@@ -26,7 +26,7 @@ def test_a_store_whose_hits_are_not_worth_the_tokens_is_found(loop: Any) -> None
     assert program is not None
     assert program.before, "the other prompt is part of what repeats it"
     assert program.length <= 8
-    shared = stores.common(program.steps[0].tokens, program.before[0].steps[0].tokens)  # type: ignore[attr-defined]
+    shared = stores.common(program.steps[0].tokens, program.before[0].steps[0].tokens)  # type: ignore[attr-defined]  # both begin with a Submit
     assert shared >= 2
 
 

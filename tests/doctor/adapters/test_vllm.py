@@ -63,7 +63,7 @@ def target(monkeypatch: pytest.MonkeyPatch, vocab: int = 300, *, apart: bool = T
     module.LLM = lambda model, dtype, **asked: StandIn(vocab, **asked)  # type: ignore[attr-defined]
     module.SamplingParams = SimpleNamespace  # type: ignore[attr-defined]
     module.__version__ = "0"  # type: ignore[attr-defined]
-    module.envs = SimpleNamespace(VLLM_ENABLE_V1_MULTIPROCESSING=apart)  # type: ignore[attr-defined]
+    module.envs = SimpleNamespace(VLLM_ENABLE_V1_MULTIPROCESSING=apart)  # type: ignore[attr-defined]  # a module made here
     monkeypatch.setitem(sys.modules, "vllm", module)
     return Vllm("folder")
 

@@ -195,5 +195,5 @@ def test_an_output_without_the_places_is_refused_with_what_came() -> None:
 
 def test_a_word_is_no_declaration_and_is_told_what_is() -> None:
     with pytest.raises(AuditImpossible, match="'causal' is no declaration of what is seen") as refused:
-        audit_visibility(built(Causal), "causal", inputs=INPUTS)  # type: ignore[arg-type]
+        audit_visibility(built(Causal), "causal", inputs=INPUTS)  # type: ignore[arg-type]  # the mistake itself
     assert "lambda query, key: key <= query" in refused.value.hint
