@@ -12,6 +12,10 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 
+# What the command shows depends on these, by design; what a test sees, and the processes that it starts, must not.
+for name in ("CI", "GITHUB_ACTIONS", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+
 # "thorough" is for a release or a change to the cache: HYPOTHESIS_PROFILE=thorough
 settings.register_profile("default", max_examples=300, deadline=None, print_blob=True)
 settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)

@@ -29,14 +29,13 @@ OPENED: list[Scripted] = []
 
 @pytest.fixture(autouse=True)
 def _engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`toy:well`, `toy:forgets` and `toy:breaks`; no project file and no CI around."""
+    """`toy:well`, `toy:forgets` and `toy:breaks`; no project file around."""
 
     def open_toy(rest: str, options: Options) -> Target:
         OPENED.append(Scripted(name=f"toy:{rest}", forgets=rest == "forgets", breaks=rest == "breaks"))
         return OPENED[-1]
 
     monkeypatch.setattr(resolve, "BUILT_IN", {**resolve.BUILT_IN, "toy": open_toy})
-    monkeypatch.delenv("CI", raising=False)
     monkeypatch.chdir(tmp_path)
 
 

@@ -237,7 +237,6 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_what_is_asked_is_said_before_a_server_that_hangs_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("CI", raising=False)
     with serving(mischief=lambda number, asked: Sent(hang=True)) as served:
         assert run_cli(monkeypatch, served.url, "--timeout", "0.2") == 2
         out, err = capsys.readouterr()
