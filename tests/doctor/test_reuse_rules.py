@@ -87,3 +87,20 @@ def test_what_is_wrong_after_every_hit_is_no_boundary() -> None:
 
 def test_without_a_hit_to_tell_time_says_nothing() -> None:
     assert _outcomes(NeverHits(), ("KV506",))["KV506"] is Outcome.INCONCLUSIVE
+
+
+class OnAClock(LastRow):
+    """Its clock is that of its process, or goes on by a tick at each look."""
+
+    def __init__(self, tick: float) -> None:
+        super().__init__()
+        self.tick, self.seconds = tick, 0.0
+
+    def clock(self) -> float:
+        self.seconds += self.tick
+        return super().clock() if not self.tick else self.seconds
+
+
+def test_first_feeds_are_compared_by_the_targets_own_clock() -> None:
+    assert _outcomes(OnAClock(0.0), ("KV506",))["KV506"] is Outcome.PASSED
+    assert _outcomes(OnAClock(1.0), ("KV506",))["KV506"] is Outcome.INCONCLUSIVE  # each feed takes a second by it: own hits are not told

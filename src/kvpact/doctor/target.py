@@ -5,6 +5,7 @@ An adapter is a Target. It declares what it can do; a rule names what it needs; 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -266,6 +267,11 @@ class Target(ABC):
     def describe(self) -> Mapping[str, str]:
         """What was examined: engine, versions, dtype, cache. No text of a user."""
         return {}
+
+    def clock(self) -> float:
+        """Seconds of the clock by which first feeds are compared. An engine that computes in this process and waits for nothing else may
+        give `time.process_time()`, which other work on the machine does not move."""
+        return time.perf_counter()
 
     def module(self) -> Any:
         """The `torch.nn.Module` that a feed runs."""

@@ -6,6 +6,7 @@ Only sampling is left out, for the doctor says what comes next. The engine's inj
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,9 @@ class Kvpact(Target):
 
     def open(self, setting: Setting) -> Session:
         return KvpactSession(self, self.engine(setting), setting)
+
+    def clock(self) -> float:
+        return time.process_time()
 
     def engine(self, setting: Setting) -> Engine:
         """The engine that serves sessions of this setting."""

@@ -5,6 +5,7 @@ It is here to be broken. Each method of Tiny under "points" decides one thing; a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,9 @@ class Tiny(Target):
     def __init__(self) -> None:
         self._pools: dict[tuple[int | None, bool], Pool] = {}
         self._weights = {name: weights_of(seed) for seed, name in enumerate(("", *self.adapters))}
+
+    def clock(self) -> float:
+        return time.process_time()
 
     # Points.
     def identity(self, setting: Setting) -> tuple[str, ...]:
