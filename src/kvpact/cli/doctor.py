@@ -30,7 +30,8 @@ HELP = """Examine an engine: which clause of the context contract does it break,
 
 [bold]Targets[/bold]
 
-hf:FOLDER             a transformers model, with one of its caches
+hf:FOLDER             a transformers model, with one of its caches;
+                      a .gguf file and a built-in name work, too
 
 MODEL                 kvpact's own engine: a built-in name or a folder
 

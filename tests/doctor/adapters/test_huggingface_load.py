@@ -19,7 +19,8 @@ MISTAKES: tuple[tuple[str, dict[str, Any], str, str], ...] = (
     ("./nowhere", {}, "no folder './nowhere'", "organisation/model"),
     ("nowhere", {}, "no folder 'nowhere'", "organisation/model"),
     ("empty", {}, "empty has no config.json", "checkpoint folder"),
-    ("weights.gguf", {}, "weights.gguf is a file", "kvpact doctor weights.gguf"),
+    ("weights.gguf", {}, "no folder for transformers can be made of weights.gguf", "fetch the file again"),
+    ("weights.bin", {}, "weights.bin is a file", "or a .gguf file"),
     ("model", {"dtype": "float23"}, "'float23' is no dtype", "did you mean float32? one of float32, bfloat16, float16"),
     ("model", {"cache": "statik"}, "no cache of transformers is called 'statik'", "did you mean static? one of dynamic, "),
     ("model", {"cache": "nowhere:make"}, "no module nowhere", "PYTHONPATH"),
@@ -32,6 +33,7 @@ def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("weights.gguf").touch()
+    Path("weights.bin").touch()
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
 

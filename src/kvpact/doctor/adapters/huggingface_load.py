@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kvpact.doctor.adapters import huggingface_caches as caches
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.doctor.nearest import meant
+from kvpact.errors import KvpactError
+from kvpact.model.builtin import BUILTIN_MODELS, DEFAULT_MODEL
+from kvpact.model.resolve import resolve
 
 if TYPE_CHECKING:
     from kvpact.doctor.adapters.huggingface import HuggingFace
@@ -25,8 +28,8 @@ _FOLDER = "give a checkpoint folder with config.json and weights"
 
 
 def load(path: str, *, attention: str | None = None, dtype: str | None = None, cache: str | None = None) -> HuggingFace:
-    """A checkpoint folder, or a hub id where the hub can be reached. Raises TargetUnusable."""
-    place = _place(path)
+    """A checkpoint folder, a name that is built into kvpact, a .gguf file, or a hub id where the hub can be reached. Raises
+    TargetUnusable."""
     if dtype is not None:
         _refuse_unknown(f"{dtype!r} is no dtype of a model", dtype, DTYPES)
     if attention is not None and not re.search("[/|]", attention):
@@ -35,14 +38,14 @@ def load(path: str, *, attention: str | None = None, dtype: str | None = None, c
     for needed in ("transformers", "torch"):
         if find_spec(needed) is None:
             raise TargetUnusable(f"{needed} is not installed", hint=f"pip install {needed}")
-    model = _model(place, attention, dtype)
+    model = _model(_place(path), attention, dtype)
     from kvpact.doctor.adapters.huggingface import HuggingFace
 
     return HuggingFace(model.eval(), name=f"hf:{path}", cache=cache or "dynamic")
 
 
 def _place(path: str) -> str:
-    """A folder that can be a checkpoint, or a hub id as it is. Raises TargetUnusable."""
+    """A folder that can be a checkpoint, or a hub id as it is."""
     if not path:
         raise TargetUnusable("hf: names no folder", hint=f"{_FOLDER}: hf:FOLDER")
     folder = Path(path).expanduser()  # no shell does it behind `hf:`
@@ -50,11 +53,22 @@ def _place(path: str) -> str:
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise TargetUnusable(f"{path} has no config.json", hint=_FOLDER)
         return str(folder)
+    if path in BUILTIN_MODELS or (folder.suffix == ".gguf" and folder.exists()):
+        return _converted(path)
     if folder.exists():
-        raise TargetUnusable(f"{path} is a file", hint=f"{_FOLDER}; kvpact's own engine reads a .gguf file: kvpact doctor {path}")
+        raise TargetUnusable(f"{path} is a file", hint=f"{_FOLDER}, or a .gguf file")
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path):
-        raise TargetUnusable(f"there is no folder {path!r}", hint=f"{_FOLDER}, or a hub id, which is organisation/model")
+        others = f"a .gguf file, a built-in name such as {DEFAULT_MODEL}, or a hub id, which is organisation/model"
+        raise TargetUnusable(f"there is no folder {path!r}", hint=f"{_FOLDER}, {others}")
     return path
+
+
+def _converted(path: str) -> str:
+    """The folder that kvpact keeps of such a file's weights: transformers then runs what kvpact's own engine runs."""
+    try:
+        return str(resolve(path).path)
+    except KvpactError as error:
+        raise TargetUnusable(f"no folder for transformers can be made of {path}: {error.message}", hint=error.hint) from error
 
 
 def _refuse_unknown(said: str, name: str, names: Sequence[str]) -> None:

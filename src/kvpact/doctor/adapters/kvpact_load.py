@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvpact.config import EngineConfig
 from kvpact.doctor.errors import TargetUnusable
 from kvpact.errors import KvpactError, ModelNotFound, UnsupportedModel
+from kvpact.model.builtin import BUILTIN_MODELS
 from kvpact.model.resolve import ModelFiles, resolve
 from kvpact.switches import apply_switches
 
@@ -44,6 +45,6 @@ def _loaded(files: ModelFiles, config: EngineConfig, name: str, plant: Plant | N
 def _hint(error: KvpactError, model: str) -> str:
     if isinstance(error, ModelNotFound):
         return error.hint + _OTHERS
-    if isinstance(error, UnsupportedModel):
+    if isinstance(error, UnsupportedModel) and model not in BUILTIN_MODELS and not model.endswith(".gguf"):
         return f"{error.hint}; kvpact doctor hf:{model} examines it in transformers"
     return error.hint
