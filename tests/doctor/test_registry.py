@@ -9,7 +9,7 @@ import pytest
 from kvpact.doctor import check_engine, parametrize_with_checks
 from kvpact.doctor.checks import checks
 from kvpact.doctor.errors import UnknownRule
-from kvpact.doctor.registry import all_rules, select
+from kvpact.doctor.registry import all_rules, named, select
 from scripted import Scripted
 
 
@@ -40,6 +40,20 @@ def test_a_word_that_fits_nothing_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownRule, match="'future-visable'") as refused:
         select("KV101,future-visable")
     assert refused.value.hint.startswith("did you mean future-visible?")
+
+
+@pytest.mark.parametrize(("word", "near"), [("301", "KV301"), ("future", "future-visible"), ("kv40l0", "KV4")])
+def test_a_word_that_is_no_rules_leads_to_one(word: str, near: str) -> None:
+    with pytest.raises(UnknownRule) as refused:
+        named(word)
+    assert refused.value.hint.startswith(f"did you mean {near}")
+    assert named("kv301") is named("trim-not-applied")
+
+
+def test_no_hint_leads_to_a_code_that_has_no_rule_yet() -> None:
+    with pytest.raises(UnknownRule) as refused:
+        select(["latency-growth"])
+    assert refused.value.hint == "kvpact doctor rules lists them all"
 
 
 def test_every_door_takes_a_text() -> None:

@@ -37,9 +37,10 @@ def rule(code: Annotated[str, typer.Argument(metavar="CODE", help="KV101, or its
     """Show a rule's page: symptoms, what it checks, the smallest repeat, causes and cures."""
     import sys
 
+    from kvpact.doctor.registry import named
     from kvpact.doctor.report.pages import page
 
-    text = page(_named(code))
+    text = page(named(code))
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.markdown import Markdown
@@ -76,17 +77,6 @@ def symptoms(
         print("no rule's words fit; kvpact doctor rules lists them all")
     if not found:
         raise typer.Exit(Exit.FINDINGS)
-
-
-def _named(word: str) -> Rule:
-    """Raises UnknownRule."""
-    from kvpact.doctor.errors import UnknownRule
-    from kvpact.doctor.registry import all_rules
-
-    for known in all_rules():
-        if word.upper() == known.code or word.lower() == known.name:
-            return known
-    raise UnknownRule(f"no rule is called {word!r}", hint="kvpact doctor rules lists them all")
 
 
 def _described(rule: Rule) -> dict[str, Any]:

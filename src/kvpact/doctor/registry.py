@@ -31,11 +31,25 @@ def select(wanted: str | Iterable[str] = (), ignored: str | Iterable[str] = ()) 
     wanted, ignored = _words(wanted), _words(ignored)
     for word in (*wanted, *ignored):
         if not any(_fits(rule.code, word) for rule in all_rules()):
-            raise UnknownRule(f"no rule is called {word!r}", hint=f"{meant(word, CODES.values())}kvpact doctor rules lists them all")
+            raise unknown(word)
     chosen = [rule for rule in all_rules() if not wanted or any(_fits(rule.code, word) for word in wanted)]
     kept = [rule for rule in chosen if not any(_fits(rule.code, word) for word in ignored)]
     measurement = [rule for rule in all_rules() if rule.code == "KV001" and rule not in kept]
     return (*measurement, *kept)
+
+
+def named(word: str) -> Rule:
+    """The rule of this code or name. Raises UnknownRule."""
+    for rule in all_rules():
+        if word.upper() == rule.code or word.lower() == rule.name:
+            return rule
+    raise unknown(word)
+
+
+def unknown(word: str) -> UnknownRule:
+    """Of a word that is no rule's, with the nearest that is."""
+    known = [name for rule in all_rules() for name in (rule.name, rule.code)]
+    return UnknownRule(f"no rule is called {word!r}", hint=f"{meant(word, known)}kvpact doctor rules lists them all")
 
 
 def _words(given: str | Iterable[str]) -> tuple[str, ...]:
