@@ -72,8 +72,8 @@ def judged(exam: Exam, kept: Callable[[Misplaced], bool], told: Callable[[Mispla
         return [each for each in misplaced(exam, program) if kept(each)]
 
     looked = []
-    for program in programs(exam):
-        first = found(program)
+    for program, everything in exam.kept("misplaced", lambda: [(one, misplaced(exam, one)) for one in programs(exam)]):
+        first = [each for each in everything if kept(each)]
         if first:
             smallest = exam.smallest(program, lambda smaller: bool(found(smaller)))
             again = found(smallest)
