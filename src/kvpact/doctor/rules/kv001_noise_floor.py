@@ -38,7 +38,7 @@ def measure(exam: Exam) -> Verdict:
             effects += [distance(one, other) for one, other in pairs]
             if name == "b":
                 repeats = repeats and all(same_bits(one, other) for one, other in pairs)
-        later = exam.run(_program(exam, tokens)).of("a")
+        later = exam.run(Program(steps=feed("a", tokens), setting=exam.cold)).of("a")
         pairs = [(one.row, other.row) for one, other in zip(first, later, strict=True)]
         if not all(same_bits(one, other) for one, other in pairs):
             between = max(between, *(distance(one, other) for one, other in pairs), 1e-300)
