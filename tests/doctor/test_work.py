@@ -39,7 +39,7 @@ def exam() -> Watched:
     return Watched(HuggingFace(tiny_llama()))
 
 
-@pytest.mark.parametrize("code", ["KV301", "KV302", "KV303"])
+@pytest.mark.parametrize("code", ["KV202", "KV205", "KV301", "KV302", "KV303"])
 def test_a_healthy_target_runs_each_program_of_a_rule_once(exam: Watched, code: str) -> None:
     assert check(select(code)[1], exam).outcome is Outcome.PASSED
     assert max(Counter(exam.ran).values()) == 1

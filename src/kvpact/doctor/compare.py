@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from kvpact.doctor.target import Capability
 #: A name for what is tried, and the program for a tag that its tokens are drawn by. Findings don't use the name: their program is
 #: smaller by then.
 Case = tuple[str, Callable[[str], Program]]
+_Kind = TypeVar("_Kind")
 
 _UNSTEADY = "what ran before shows in what runs now, as KV108 tells: runs can't be compared"
 
@@ -226,6 +228,12 @@ def _seen(exam: Exam, words: Words, program: Program, moved: _Moved) -> Finding:
         program=program,
         evidence={"differences": {str(place): moved.by_position[place] for place in sorted(moved.by_position)}},
     )
+
+
+def in_turn(sizes: Sequence[int], kinds: Sequence[_Kind]) -> list[tuple[int, _Kind]]:
+    """The first size with every kind, and the others with one kind each, in turn: what a kind does wrong it does at more than one size."""
+    first, *others = sizes
+    return [*((first, kind) for kind in kinds), *((size, kinds[place % len(kinds)]) for place, size in enumerate(others))]
 
 
 def lengths(exam: Exam, wanted: Sequence[int]) -> list[int]:
