@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from kvpact.doctor.adapters.huggingface import HuggingFace
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Execution
 from kvpact.doctor.faults.models import tiny_llama
-from kvpact.doctor.finding import Outcome
+from kvpact.doctor.faults.own_engine import tiny_kvpact
+from kvpact.doctor.finding import Outcome, Verdict, passed
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.registry import select
 from kvpact.doctor.runner import check
@@ -81,3 +83,47 @@ def test_a_last_row_tells_nothing_of_those_before_it() -> None:
     exam = Exam(target)
     tokens = exam.tokens("known", 9)
     assert exam.recomputed(tokens[:5])[-1] is not exam.recomputed(tokens)[-1]
+
+
+def _weightless() -> list[str]:
+    return [rule.code for rule in select() if all(way.weightless for way in rule.ways)]
+
+
+def test_what_no_weights_decide_is_looked_at_with_few_of_them() -> None:
+    exam = Watched(tiny_kvpact())
+    assert {"KV402", "KV407", "KV504", "KV506"} <= set(_weightless())
+    for rule in select("KV402, KV407, KV504")[1:]:
+        assert check(rule, exam).outcome is Outcome.PASSED
+    assert exam.ran == []
+    assert exam.light.target.form is not None
+
+
+def test_an_engine_with_a_window_is_looked_at_itself() -> None:
+    """The glass checkpoint has another one."""
+    exam = Watched(tiny_kvpact(architecture="mistral"))
+    assert exam.light is exam
+    assert check(select("KV504")[1], exam).outcome is Outcome.PASSED
+    assert exam.ran
+
+
+def test_an_engine_that_takes_no_other_weights_is_looked_at_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_kvpact()
+
+    def refuse() -> None:
+        raise RuntimeError("one model for each process")
+
+    monkeypatch.setattr(target, "glass", refuse)
+    exam = Watched(target)
+    assert exam.light is exam
+
+
+def test_blank_rows_of_the_twin_are_no_clean_bill_of_health() -> None:
+    def look(exam: Exam) -> Verdict:
+        exam.num_blank += 1
+        return passed("nothing seen")
+
+    rule = select("KV407")[1]
+    way = replace(rule.ways[0], check=look)
+    exam = Watched(tiny_kvpact())
+    assert check(replace(rule, ways=(way,)), exam).outcome is Outcome.INCONCLUSIVE
+    assert (exam.num_blank, exam.light.num_blank) == (0, 1)

@@ -20,7 +20,7 @@ from kvpact.doctor.probes import Probes
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import MOST_RUNS, shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
-from kvpact.errors import KvpactError
+from kvpact.doctor.twins import lightened, widened
 
 Inspect = Callable[[Session, Account], object]
 _Made = TypeVar("_Made")
@@ -132,30 +132,18 @@ class Exam(Probes):
     @property
     def wider(self) -> Exam | None:
         """An exam of the same target at float32, measured; None where that can't be had."""
-        return self.kept("wider", lambda: self._widened("float32"))
+        return self.kept("wider", lambda: widened(self, "float32"))
 
     @property
     def widest(self) -> Exam | None:
         """The same at float64, for a target that computes in float32 already."""
-        return self.kept("widest", lambda: self._widened("float64"))
+        return self.kept("widest", lambda: widened(self, "float64"))
 
-    def _widened(self, dtype: str) -> Exam | None:
-        from kvpact.doctor.rules.kv001_noise_floor import measure
-
-        try:
-            target = self.target.at_precision(dtype)
-        except KvpactError:  # an engine without this precision
-            return None
-        if target is None:
-            return None
-        wider = Exam(target, seed=self.seed, deadline=self._deadline, shrinks=self.shrinks)
-        try:
-            measure(wider)
-        except OutOfTime:
-            raise
-        except Exception:  # parts of the engine may know one precision only: then it can't be had
-            return None
-        return wider
+    @property
+    def light(self) -> Exam:
+        """An exam of the same engine over the few weights of the glass checkpoint, measured; this one where the twin would keep contexts
+        otherwise, or can't be had."""
+        return self.kept("light", lambda: lightened(self))
 
     def settle(self, program: Program, gap: Gap, measure: Callable[[Program], Gap]) -> Gap:
         """The gap with its size settled at float32, where the target can be had at float32, and `measure` is a way of this exam. What is

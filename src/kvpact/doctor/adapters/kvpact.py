@@ -70,8 +70,10 @@ class Kvpact(Target):
         self.max_len = int(decoder.max_model_len)
         self.block_size = int(config.block_size)
         self.num_layers = int(decoder.config.num_layers)
-        windows = {group.visibility.window for group in decoder.layer_groups()} - {None}
+        groups = decoder.layer_groups()
+        windows = {group.visibility.window for group in groups} - {None}
         self.window = min(windows) if windows else None
+        self.twin_alike = len(groups) == 1 and not windows  # the glass checkpoint has one group, and other windows
 
     def begin(self) -> None:
         """Forget every prefix, so that equal programs show equal rows; the sessions of one program find what the others left."""
