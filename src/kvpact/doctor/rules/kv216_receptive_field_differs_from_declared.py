@@ -59,7 +59,7 @@ def layers(exam: Exam) -> Verdict:
         told = [] if windows is None or layer.index is None else windows[layer.index : layer.index + 1]
         known, window = bool(told), told[0] if told else None
         try:
-            seen, wanted = layer.sees(), declared(length, window)
+            seen = layer.sees(wanted := declared(length, window))
         except AuditImpossible as error:
             return inconclusive(f"{layer.where}: {error.message}")
         name = f"the configuration of layer {layer.index}: causal" + (f", window {window}" if window else "")
