@@ -45,7 +45,7 @@ _CAPABILITIES = frozenset(
 )
 _OF_REUSE = frozenset({Capability.REUSE, Capability.SALT, Capability.USAGE, Capability.COLLISIONS})
 #: Tokens that the pool holds unless the setting says otherwise.
-_POOL_TOKENS = 16384
+_POOL_TOKENS = 8192
 #: Steps without a finished request, for each token that is to be computed, after which an engine has stalled.
 _PATIENCE = 8
 
