@@ -13,19 +13,17 @@ import numpy as np
 from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
-from kvpact.doctor.lineage import Pieces, longest, pieces, rotated, unordered
+from kvpact.doctor.known import Known
+from kvpact.doctor.lineage import longest, pieces, rotated, unordered
 from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
 from kvpact.doctor.probes import Probes
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import MOST_RUNS, shrink
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
-from kvpact.errors import KvpactError
+from kvpact.doctor.twins import lightened, widened
 
 Inspect = Callable[[Session, Account], object]
 _Made = TypeVar("_Made")
-
-#: Numbers of rows that are kept for comparison: 256 MB.
-_KEPT = 64_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +52,7 @@ class Exam(Probes):
         self.memory: dict[str, Any] = {}
         #: Rows without one finite number, of a target that shows whole rows: nothing can be said of them.
         self.num_blank = 0
-        self._recomputed: dict[tuple[int, ...], list[Row]] = {}
-        self._plain: dict[tuple[Setting, Pieces], list[Row]] = {}
+        self._known = Known(target, self.run)
         self._power: float | None = None
         self._steady: bool | None = None
         self._kept: dict[str, Any] = {}
@@ -91,14 +88,15 @@ class Exam(Probes):
         """Of sessions that take nothing over, so that a broken hit is no part of what they show."""
         return Setting(reuse=not self.target.can(Capability.REUSE))
 
+    def first(self, program: Program) -> Execution:
+        """Its first run, which is kept: two ways to look at a program need no second one. Whoever asks whether a program shows the
+        same once more uses `run`."""
+        return self._known.first(program)
+
     def recomputed(self, tokens: Sequence[int]) -> list[Row]:
         """Rows of `tokens` fed at once to a fresh context that takes over nothing: what every other way must give. One row for each
         token with ALL_ROWS, else the last one's."""
-        key = tuple(tokens)
-        if key not in self._recomputed:
-            program = Program(steps=feed("alone", key), setting=self.cold)
-            self._recomputed[key] = [seen.row for seen in self.run(program).rows]
-        return self._recomputed[key]
+        return self._known.whole(tuple(tokens), self.cold)
 
     def gap(self, program: Program, only: str | None = None) -> Gap:
         """Run it, and compare each row (of context `only`) with recomputation. Without ALL_ROWS each compared context is computed anew."""
@@ -128,36 +126,24 @@ class Exam(Probes):
         for seen in self.run(program).rows:
             mine.setdefault((seen.step, seen.name), []).append(seen)
         for key, rows in sorted(mine.items(), key=lambda item: -len(wanted[item[0]])):
-            pairs += zip(reversed(rows), reversed(self._plainly(setting, wanted[key])), strict=False)
+            pairs += zip(reversed(rows), reversed(self._known.plain(setting, wanted[key])), strict=False)
         return self._widest(pairs)
 
     @property
     def wider(self) -> Exam | None:
         """An exam of the same target at float32, measured; None where that can't be had."""
-        return self.kept("wider", lambda: self._widened("float32"))
+        return self.kept("wider", lambda: widened(self, "float32"))
 
     @property
     def widest(self) -> Exam | None:
         """The same at float64, for a target that computes in float32 already."""
-        return self.kept("widest", lambda: self._widened("float64"))
+        return self.kept("widest", lambda: widened(self, "float64"))
 
-    def _widened(self, dtype: str) -> Exam | None:
-        from kvpact.doctor.rules.kv001_noise_floor import measure
-
-        try:
-            target = self.target.at_precision(dtype)
-        except KvpactError:  # an engine without this precision
-            return None
-        if target is None:
-            return None
-        wider = Exam(target, seed=self.seed, deadline=self._deadline, shrinks=self.shrinks)
-        try:
-            measure(wider)
-        except OutOfTime:
-            raise
-        except Exception:  # parts of the engine may know one precision only: then it can't be had
-            return None
-        return wider
+    @property
+    def light(self) -> Exam:
+        """An exam of the same engine over the few weights of the glass checkpoint, measured; this one where the twin would keep contexts
+        otherwise, or can't be had."""
+        return self.kept("light", lambda: lightened(self))
 
     def settle(self, program: Program, gap: Gap, measure: Callable[[Program], Gap]) -> Gap:
         """The gap with its size settled at float32, where the target can be had at float32, and `measure` is a way of this exam. What is
@@ -175,18 +161,6 @@ class Exam(Probes):
         exam = Exam(self.target, seed=self.seed, deadline=self._deadline, shrinks=self.shrinks)
         exam.noise, exam._kept = self.noise, self._kept
         return exam
-
-    def _plainly(self, setting: Setting, whole: Pieces) -> list[Row]:
-        """Rows of the last piece; those of the pieces before are kept for whom it may concern."""
-        if (setting, whole) not in self._plain:
-            tokens = tuple(token for piece in whole for token in piece)
-            ran = self.run(Program(steps=feed("alone", tokens, *map(len, whole)), setting=setting))
-            steps = sorted({seen.step for seen in ran.rows})
-            for place, step in enumerate(steps):
-                self._plain[setting, whole[: place + 1]] = [seen.row for seen in ran.rows if seen.step == step]
-            while sum(len(rows) for rows in self._plain.values()) * self.target.vocab_size > _KEPT and len(self._plain) > len(whole):
-                del self._plain[next(iter(self._plain))]
-        return self._plain[setting, whole]
 
     @property
     def power(self) -> float:

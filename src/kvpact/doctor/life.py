@@ -60,7 +60,7 @@ def state_way(code: str, *, expected: str, cause: str, cure: str, also: Sequence
             )
         )
 
-    return Way(name="state", needs=frozenset({Capability.TABLES, *also}), check=check, exact=True)
+    return Way(name="state", needs=frozenset({Capability.TABLES, *also}), check=check, exact=True, weightless=True)
 
 
 def breaks(exam: Exam, program: Program, code: str) -> Broken | None:

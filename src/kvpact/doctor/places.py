@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from kvpact.doctor.compare import cold
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, passed
-from kvpact.doctor.lineage import pieces
+from kvpact.doctor.lineage import Pieces, pieces
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Step, Submit, Truncate, feed
-from kvpact.doctor.target import Capability
+from kvpact.doctor.target import Capability, Setting
 
 #: Relative. An entry is another's when it is this near to that and this far from its own.
 NEAR, FAR = 0.02, 0.2
@@ -72,8 +72,8 @@ def judged(exam: Exam, kept: Callable[[Misplaced], bool], told: Callable[[Mispla
         return [each for each in misplaced(exam, program) if kept(each)]
 
     looked = []
-    for program in programs(exam):
-        first = found(program)
+    for program, everything in exam.kept("misplaced", lambda: [(one, misplaced(exam, one)) for one in programs(exam)]):
+        first = [each for each in everything if kept(each)]
         if first:
             smallest = exam.smallest(program, lambda smaller: bool(found(smaller)))
             again = found(smallest)
@@ -112,11 +112,16 @@ def misplaced(exam: Exam, program: Program) -> list[Misplaced]:
     for name, cache in moved.items():
         if name not in fed:
             continue
-        whole = fed[name]
-        flat = tuple(token for piece in whole for token in piece)
-        plain = _caches(exam, Program(steps=feed("alone", flat, *map(len, whole)), setting=program.setting))["alone"]
-        found += list(_between(name, cache, plain))
+        found += list(_between(name, cache, _plain(exam, fed[name], program.setting)))
     return found
+
+
+def _plain(exam: Exam, whole: Pieces, setting: Setting) -> Cache:
+    """Entries of the same tokens fed at once, or in their pieces where what is stored hangs on them."""
+    tokens = tuple(token for piece in whole for token in piece)
+    steps = feed("alone", tokens, *(map(len, whole) if exam.target.lossy else ()))
+    program = Program(steps=steps, setting=setting)
+    return exam.kept(f"entries of {program}", lambda: _caches(exam, program)["alone"])
 
 
 def _caches(exam: Exam, moved: Program) -> dict[str, Cache]:

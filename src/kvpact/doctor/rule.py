@@ -51,12 +51,16 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """One way to see the pattern. needs: without these capabilities the way is skipped. exact: no rounding can excuse what it finds."""
+    """One way to see the pattern. needs: without these capabilities the way is skipped. exact: no rounding can excuse what it finds.
+
+    weightless: what it looks at is decided by who asks for what, and by no weights: see `Exam.light`.
+    """
 
     name: str
     needs: frozenset[Capability]
     check: Callable[[Exam], Verdict]
     exact: bool = False
+    weightless: bool = False
 
     @property
     def level(self) -> int:

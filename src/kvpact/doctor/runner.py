@@ -61,7 +61,7 @@ def unreached(rule: Rule, why: str) -> Result:
 
 def check(rule: Rule, exam: Exam) -> Result:
     """One rule. A target that breaks off makes it an error, with the reason; raises OutOfTime."""
-    start, blank = time.monotonic(), exam.num_blank
+    start, blank = time.monotonic(), 0
     verdicts: list[Verdict] = []
     missing: dict[str, list[str]] = {}
     for way in rule.ways:
@@ -69,7 +69,10 @@ def check(rule: Rule, exam: Exam) -> Result:
         if lacking:
             missing[way.name] = lacking
         else:
-            verdicts.append(_taken(way, exam))
+            looked = exam.light if way.weightless else exam
+            before = looked.num_blank
+            verdicts.append(_taken(way, looked))
+            blank += looked.num_blank - before
     seconds = time.monotonic() - start
     if not verdicts:
         reason = "; ".join(f"{name} needs {', '.join(lacking)}" for name, lacking in missing.items())
@@ -79,9 +82,9 @@ def check(rule: Rule, exam: Exam) -> Result:
     if outcome is Outcome.FAILED and rule.code.startswith(_COMPARES) and not _of_history(rule, exam) and not _steady(exam):
         reason = f"what ran before shows in what runs now, as KV108 tells, so runs can't be compared; seen was: {reason}"
         return Result(code=rule.code, outcome=Outcome.INCONCLUSIVE, reason=reason, seconds=seconds)
-    if outcome is Outcome.PASSED and exam.num_blank > blank:
+    if outcome is Outcome.PASSED and blank:
         outcome = Outcome.INCONCLUSIVE
-        reason = f"{exam.num_blank - blank} rows of scores hold no finite number, and nothing can be said of those; else: {reason}"
+        reason = f"{blank} rows of scores hold no finite number, and nothing can be said of those; else: {reason}"
     findings = tuple(finding for verdict in verdicts for finding in verdict.findings)
     return Result(code=rule.code, outcome=outcome, reason=reason, findings=findings, seconds=seconds)
 

@@ -250,6 +250,8 @@ class Target(ABC):
     form: Form | None = None
     #: Of draws that no earlier examination may have made, where what that one sent may still be cached.
     nonce: str = ""
+    #: Whether the glass twin keeps contexts as this engine does: what no weights decide can then be looked at there, in less time.
+    twin_alike: bool = False
     #: Whether each id is one of the engine's tokens: a word that stands for an id may be several.
     whole_tokens: bool = True
     layer_windows: Sequence[int | None] | None = None

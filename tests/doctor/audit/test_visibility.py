@@ -53,6 +53,18 @@ def test_a_leak_is_found_exactly_with_its_grid() -> None:
         audit.check()
 
 
+def test_draws_end_when_all_that_is_wanted_is_seen() -> None:
+    wanted = matrix(Visibility(), (9,))
+    found = receptive_field(built(OneAhead), INPUTS, until=wanted)
+    assert found.draws == 1
+    assert (found.seen & ~wanted).sum() == 8
+
+
+def test_draws_go_on_while_something_is_missing() -> None:
+    found = receptive_field(built(WindowShort, window=4), INPUTS, until=matrix(Visibility(window=4), (9,)))
+    assert found.draws == 3
+
+
 def test_what_is_missing_is_found() -> None:
     (finding,) = audit_visibility(built(WindowShort, window=4), Visibility(window=4), inputs=INPUTS).findings
     assert finding.what == "place 3 does not see 0: 3 back"

@@ -46,7 +46,7 @@ _CAPABILITIES = frozenset(
 )
 _OF_REUSE = frozenset({Capability.REUSE, Capability.SALT, Capability.USAGE, Capability.COLLISIONS})
 #: Tokens that the pool holds unless the setting says otherwise.
-_POOL_TOKENS = 16384
+_POOL_TOKENS = 8192
 #: Steps without a finished request, for each token that is to be computed, after which an engine has stalled.
 _PATIENCE = 8
 
@@ -71,8 +71,10 @@ class Kvpact(Target):
         self.max_len = int(decoder.max_model_len)
         self.block_size = int(config.block_size)
         self.num_layers = int(decoder.config.num_layers)
-        windows = {group.visibility.window for group in decoder.layer_groups()} - {None}
+        groups = decoder.layer_groups()
+        windows = {group.visibility.window for group in groups} - {None}
         self.window = min(windows) if windows else None
+        self.twin_alike = len(groups) == 1 and not windows  # the glass checkpoint has one group, and other windows
 
     def begin(self) -> None:
         """Forget every prefix, so that equal programs show equal rows; the sessions of one program find what the others left."""

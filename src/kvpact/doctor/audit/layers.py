@@ -37,10 +37,10 @@ class Layer:
         args = tuple(hidden if each is _PLACE else each for each in args)
         return self.module(*args, **{name: hidden if each is _PLACE else each for name, each in kwargs.items()})
 
-    def sees(self, draws: int = 3) -> Grid:
-        """[queries, keys]"""
+    def sees(self, wanted: Grid) -> Grid:
+        """[queries, keys], looked at until all that is wanted is seen, or long enough."""
         with torch.inference_mode():
-            return receptive_field(self, self.hidden, draws=draws).seen
+            return receptive_field(self, self.hidden, until=wanted).seen
 
 
 class _Place:

@@ -37,12 +37,19 @@ class Field:
 
 
 def receptive_field(
-    call: Callable[[Tensor], Any], inputs: Tensor, *, axes: Sequence[int] = (1,), draws: int = 3, alphabet: int | None = None
+    call: Callable[[Tensor], Any],
+    inputs: Tensor,
+    *,
+    axes: Sequence[int] = (1,),
+    draws: int = 3,
+    alphabet: int | None = None,
+    until: Grid | None = None,
 ) -> Field:
     """Runs of equal shapes, so a place that is not seen leaves bits as they are. [queries, keys], places of `axes` in order of rows.
 
     inputs: floats, or token ids below `alphabet`. The first draw changes `inputs` itself; later ones are smaller numbers, for attention
-    that is so sharp that rounding swallows what it sees. Raises AuditImpossible when equal inputs give different bits, or no numbers.
+    that is so sharp that rounding swallows what it sees. until: draws end once all of this is seen, for then a leak would be, too.
+    Raises AuditImpossible when equal inputs give different bits, or no numbers.
     """
     if not inputs.is_floating_point() and alphabet is None:
         raise AuditImpossible("inputs are whole numbers", hint="say below which number token ids are: alphabet=...")
@@ -63,6 +70,8 @@ def receptive_field(
             for key in range(count):
                 changed = _changed(base, _drawn(inputs, alphabet, generator), axes, np.unravel_index(key, shape))
                 seen[:, key] |= _moved(before, _output(call(changed), shape, axes))
+            if until is not None and seen[until].all():
+                return Field(seen=seen, draws=draw + 1)
     return Field(seen=seen, draws=draws)
 
 

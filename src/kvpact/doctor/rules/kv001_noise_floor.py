@@ -10,12 +10,12 @@ from kvpact.doctor.noise import FAR, LEAST, Noise, distance, grain, same_bits
 from kvpact.doctor.program import Advance, Program, Step, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
+from kvpact.doctor.twins import ROUNDS
 
 _LENGTH = 24
-_ROUNDS = 3
 
 
-def measure(exam: Exam) -> Verdict:
+def measure(exam: Exam, rounds: int = ROUNDS) -> Verdict:
     """The floor is taken where shapes change and no law of the context is at stake: the same context beside copies of itself, and the
     end of a prompt beside the same end of a longer one. What differs there differs by rounding.
 
@@ -28,7 +28,7 @@ def measure(exam: Exam) -> Verdict:
     if exam.target.can(Capability.ALL_ROWS):
         how.append("the same rows of a longer prompt")
     between, step = 0.0, 0.0
-    for turn in range(_ROUNDS):
+    for turn in range(rounds):
         tokens = exam.tokens(f"noise {turn}", exam.length(_LENGTH + 7 * turn))
         runs = exam.run(_program(exam, tokens))
         first = runs.of("a")
@@ -38,7 +38,7 @@ def measure(exam: Exam) -> Verdict:
             effects += [distance(one, other) for one, other in pairs]
             if name == "b":
                 repeats = repeats and all(same_bits(one, other) for one, other in pairs)
-        later = exam.run(_program(exam, tokens)).of("a")
+        later = exam.run(Program(steps=feed("a", tokens), setting=exam.cold)).of("a")
         pairs = [(one.row, other.row) for one, other in zip(first, later, strict=True)]
         if not all(same_bits(one, other) for one, other in pairs):
             between = max(between, *(distance(one, other) for one, other in pairs), 1e-300)

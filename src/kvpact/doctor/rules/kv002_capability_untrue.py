@@ -22,7 +22,7 @@ _CURE = "take the capability out of the adapter's declaration, or make its metho
 
 def declared(exam: Exam) -> Verdict:
     """Each declared capability is used once, in the smallest program that needs it."""
-    exam.run(_fed(exam))  # a target that can't even be fed is an error, and no untrue declaration
+    exam.first(_fed(exam))  # a target that can't even be fed is an error, and no untrue declaration
     findings, used = [], []
     broken: Exception | None = None
     for capability, (program, look) in _TRIALS.items():
@@ -56,14 +56,12 @@ Look = Callable[[Exam, Any, Any], "str | None"]
 
 def _tried(exam: Exam, program: Program, look: Look) -> str | None:
     said: list[str | None] = []
-    seen: list[Any] = []
 
     def inspect(session: Any, account: Any) -> None:
-        seen.append(session)
-        said.append(look(exam, session, account) if look in _ON_SESSION else None)
+        said.append(look(exam, session, account))
 
     try:
-        execution = exam.run(program, inspect=inspect)
+        execution = exam.run(program, inspect=inspect) if look in _ON_SESSION else exam.first(program)
     except (OutOfTime, *_NO_ANSWER):
         raise
     except KvpactError as error:

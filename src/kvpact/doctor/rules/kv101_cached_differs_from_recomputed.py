@@ -11,7 +11,7 @@ from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
-_DECODED = 6
+_DECODED = 4
 _CAUSE = "a decode step sees another context than the prompt did: its mask, its positions or the cache's length"
 _CURE = "print mask, positions and cached length of the first decode step beside those of a whole pass over the same tokens"
 

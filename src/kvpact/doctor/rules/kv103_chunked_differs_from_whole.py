@@ -9,6 +9,8 @@ from kvpact.doctor.program import Advance, Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
+#: Of one size in a prompt.
+_PIECES = 4
 _CAUSE = "several tokens on top of a filled cache get a mask or positions as if they were the beginning"
 _CURE = "offset both by the cached length: token i of a piece stands at cached + i and sees cached + i + 1 keys"
 
@@ -30,10 +32,12 @@ _WORDS = Words(
 
 
 def pieces(exam: Exam) -> Verdict:
-    """Even pieces, uneven ones, and a piece that ends where the window or the block does."""
+    """Even pieces, uneven ones, and a piece that ends where the window or the block does. Of one size there are few: the rest comes before
+    them, at once."""
 
     def case(length: int, size: int) -> Case:
-        cuts = (size,) * ((length - 1) // size)
+        whole = (length - 1) // size
+        cuts = (size,) * whole if whole <= _PIECES else (length - _PIECES * size, *(size,) * _PIECES)
         return f"{length} tokens in pieces of {size}", lambda tag: Program(steps=feed("a", exam.tokens(tag, length), *cuts))
 
     cases = [case(length, size) for length in lengths(exam, (9, 34)) for size in (2, 5, 16) if size < length]

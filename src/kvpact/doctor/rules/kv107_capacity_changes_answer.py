@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.compare import Case, Words, against, in_turn, lengths
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import in_words, submitted
@@ -51,7 +51,7 @@ def capacities(exam: Exam) -> Verdict:
     def gap(program: Program) -> Gap:
         return exam.between(program, replace(program, setting=replace(program.setting, capacity=_needed(program))))
 
-    return against(exam, [case(length, more) for length in lengths(exam, (6, 33)) for more in (1, 40, 150)], _WORDS, gap=gap)
+    return against(exam, [case(length, more) for length, more in in_turn(lengths(exam, (6, 33)), (1, 40, 150))], _WORDS, gap=gap)
 
 
 RULE = Rule(

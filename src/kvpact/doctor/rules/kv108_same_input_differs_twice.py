@@ -33,7 +33,7 @@ class _Size:
     longer_decoded: int
 
 
-_WHOLE = _Size(prompt=11, decoded=4, longer=21, longer_decoded=5)
+_WHOLE = _Size(prompt=11, decoded=2, longer=21, longer_decoded=2)
 #: No prompt of one token: what a call before has left of that very token changes no average over it.
 _SMALLER = (
     _Size(prompt=2, decoded=0, longer=4, longer_decoded=0),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from kvpact.doctor.company import beside_a_longer_one
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.execution import Seen
+from kvpact.doctor.execution import Execution, Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
 from kvpact.doctor.flips import changed, clearly, finding, flipped, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
@@ -16,7 +17,7 @@ from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Row
 
 #: Widths: some kernels go wrong only at one column more than their tiles hold.
-_SHORT, _LONG, _DECODED = 5, (17, 33), 4
+_SHORT, _LONG, _DECODED = 5, (17, 33), 2
 
 
 def flip(exam: Exam) -> Verdict:
@@ -24,10 +25,10 @@ def flip(exam: Exam) -> Verdict:
     compared = 0
     for long in _LONG:
         program = _padded(exam, exam.length(long))
-        if _first(exam, program) is not None:
-            smallest = exam.smallest(program, lambda smaller: _first(exam, smaller) is not None)
+        if _first(exam, program, exam.first) is not None:
+            smallest = exam.smallest(program, lambda smaller: _first(exam, smaller, exam.run) is not None)
             return shared_scale(exam) or failed(_told(exam, smallest))
-        own = pairs(exam.run(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
+        own = pairs(exam.first(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
         if not all(clearly(exam, seen.row, row) for seen, row in own):
             return inconclusive("a token of the request itself hardly moves its rows: padding that is seen would not show either")
         compared += len(own)
@@ -40,14 +41,14 @@ def _padded(exam: Exam, long: int) -> Program:
     return Program(steps=steps, setting=replace(exam.cold, pad_id=exam.tokens("pad", 1)[0]))
 
 
-def _first(exam: Exam, program: Program) -> tuple[Seen, Row] | None:
+def _first(exam: Exam, program: Program, run: Callable[[Program], Execution]) -> tuple[Seen, Row] | None:
     pad = program.setting.pad_id or 0
     other = replace(program, setting=replace(program.setting, pad_id=exam.other_token(pad, "pad")))
-    return next(((seen, row) for seen, row in pairs(exam.run(program), exam.run(other), "a") if moved(exam, seen.row, row)), None)
+    return next(((seen, row) for seen, row in pairs(run(program), exam.run(other), "a") if moved(exam, seen.row, row)), None)
 
 
 def _told(exam: Exam, program: Program) -> Finding:
-    bad = _first(exam, program)
+    bad = _first(exam, program, exam.run)
     assert bad is not None
     seen, row = bad
     calls = [index for index, step in enumerate(program.steps) if isinstance(step, Advance)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.execution import Seen
+from kvpact.doctor.execution import Execution, Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, passed
 from kvpact.doctor.flips import changed, clearly, finding, flipped, hardly, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
@@ -14,7 +14,7 @@ from kvpact.doctor.program import Advance, Program, Step, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Row
 
-_ONE, _OTHER, _DECODED = 7, 12, 3
+_ONE, _OTHER, _DECODED = 7, 12, 2
 
 
 def batch(exam: Exam) -> Verdict:
@@ -35,10 +35,10 @@ def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...], other: int) -> Verd
     a = exam.tokens(f"own {purpose}", _ONE + _DECODED)
     b = exam.tokens(f"neighbour {purpose}", other + _DECODED)
     program = Program(steps=(Submit("a", a), Submit("b", b), *calls), setting=exam.cold)
-    if _first(exam, program) is not None:
-        smallest = exam.smallest(program, lambda smaller: _first(exam, smaller) is not None)
+    if _first(exam, program, exam.first) is not None:
+        smallest = exam.smallest(program, lambda smaller: _first(exam, smaller, exam.run) is not None)
         return shared_scale(exam) or failed(_told(exam, smallest))
-    own = pairs(exam.run(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
+    own = pairs(exam.first(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
     if not all(clearly(exam, seen.row, row) for seen, row in own):
         return hardly(exam, "a token of the request itself hardly moves its rows: a neighbour's would not show either")
     return passed(f"{len(own)} rows stay as they are when the neighbour's tokens change")
@@ -48,13 +48,13 @@ def _others(exam: Exam) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
     return lambda tokens: tuple(exam.other_token(token, "neighbour") for token in tokens)
 
 
-def _first(exam: Exam, program: Program) -> tuple[Seen, Row] | None:
-    rows = pairs(exam.run(program), exam.run(changed(program, "b", _others(exam))), "a")
+def _first(exam: Exam, program: Program, run: Callable[[Program], Execution]) -> tuple[Seen, Row] | None:
+    rows = pairs(run(program), exam.run(changed(program, "b", _others(exam))), "a")
     return next(((seen, row) for seen, row in rows if moved(exam, seen.row, row)), None)
 
 
 def _told(exam: Exam, program: Program) -> Finding:
-    bad = _first(exam, program)
+    bad = _first(exam, program, exam.run)
     assert bad is not None
     seen, row = bad
     what = f"a row of request {seen.name} changes with the tokens of request b beside it"

@@ -14,6 +14,8 @@ from kvpact.doctor.target import Capability, Row
 _CAUSE = "the mask of a layer is missing, one place off, or made for another kind of layer (full where a window is declared)"
 _CURE = "compare the mask that meets the scores of that layer with the configuration: causal, and 0 <= query - key < window"
 _LONGEST = 48
+#: Changed one at a time, and the last two besides.
+_PLACES = 6
 
 
 def whole(exam: Exam) -> Verdict:
@@ -25,7 +27,7 @@ def whole(exam: Exam) -> Verdict:
     tokens = exam.tokens("receptive field", length)
     base = _rows(exam, tokens)
     blind = 0
-    for place in sorted({*range(0, length, max(1, length // 12)), length - 2, length - 1}):
+    for place in sorted({*range(0, length, max(1, length // _PLACES)), length - 2, length - 1}):
         changed = (*tokens[:place], exam.other_token(tokens[place], "field"), *tokens[place + 1 :])
         moved = [query for query, row in enumerate(_rows(exam, changed)) if exam.differs(row, base[query])]
         blind += place not in moved
@@ -57,7 +59,7 @@ def layers(exam: Exam) -> Verdict:
         told = [] if windows is None or layer.index is None else windows[layer.index : layer.index + 1]
         known, window = bool(told), told[0] if told else None
         try:
-            seen, wanted = layer.sees(), declared(length, window)
+            seen = layer.sees(wanted := declared(length, window))
         except AuditImpossible as error:
             return inconclusive(f"{layer.where}: {error.message}")
         name = f"the configuration of layer {layer.index}: causal" + (f", window {window}" if window else "")

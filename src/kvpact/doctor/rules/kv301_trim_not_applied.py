@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
+from kvpact.doctor.compare import Case, Words, against, hidden, in_turn, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.life import state_way
@@ -49,7 +49,7 @@ def _cases(exam: Exam) -> list[Case]:
 
         return f"after {gone} tokens were cut off and {kept} kept", build
 
-    return [case(kept, gone) for kept in lengths(exam, (4, 31)) for gone in (1, 5)]
+    return [case(kept, gone) for kept, gone in in_turn(lengths(exam, (4, 31)), (5, 1))]
 
 
 RULE = Rule(

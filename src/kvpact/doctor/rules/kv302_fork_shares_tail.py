@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, against, hidden, lengths, shown, unseen
+from kvpact.doctor.compare import Case, Words, against, hidden, in_turn, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import fed_before, in_words, unforked
@@ -10,7 +10,7 @@ from kvpact.doctor.program import Advance, Fork, Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
-_FED = 3
+_FED = 2
 _CAUSE = "both write into the same memory behind the common part: the copy is of a reference, or the last block is shared though not full"
 _CURE = "share only what neither will write to; copy the partly filled end before the first write, or the whole cache (copy.deepcopy)"
 
@@ -63,7 +63,7 @@ def _cases(exam: Exam) -> list[Case]:
 
         return f"when the {first} goes on in between, from {length} tokens", build
 
-    return [case(length, first) for length in lengths(exam, (5, 33)) for first in ("origin", "fork")]
+    return [case(length, first) for length, first in in_turn(lengths(exam, (5, 33)), ("origin", "fork"))]
 
 
 RULE = Rule(

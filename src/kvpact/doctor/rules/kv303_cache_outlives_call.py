@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, hidden, lengths, shown, unseen
+from kvpact.doctor.compare import Case, Words, hidden, in_turn, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import begun, in_words
@@ -10,7 +10,7 @@ from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
-_FED = 3
+_FED = 2
 _CAUSE = "the cache, or a part of it, is kept from one call to the next and not emptied: a layer is left out, or only the length is reset"
 _CURE = "make a new cache for each call, or empty every layer of the old one; clear lengths, masks and offsets with it"
 
@@ -28,15 +28,14 @@ def earlier(exam: Exam) -> Verdict:
 
     def case(before: int, length: int) -> Case:
         def build(tag: str) -> Program:
-            old = hidden(exam, tag, before + 2)
+            old = hidden(exam, tag, before + 1)
             tokens = shown(exam, f"{tag} new", length + _FED)
-            return Program(
-                steps=feed("new", tokens, length, *[1] * (_FED - 1)), before=(Program(steps=feed("old", old, before, *[1] * 1)),)
-            )
+            return Program(steps=feed("new", tokens, length, *[1] * (_FED - 1)), before=(Program(steps=feed("old", old, before)),))
 
         return f"in a call of {length} tokens after one of {before}", build
 
-    return unseen(exam, [case(before, length) for length in lengths(exam, (4, 20)) for before in (6, 30)], _WORDS, between_sessions=True)
+    cases = [case(before, length) for length, before in in_turn(lengths(exam, (4, 20)), (30, 6))]
+    return unseen(exam, cases, _WORDS, between_sessions=True)
 
 
 def kept(exam: Exam) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, hidden, lengths, shown, unseen
+from kvpact.doctor.compare import Case, Words, hidden, in_turn, lengths, shown, unseen
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import fed_before, in_words
@@ -10,7 +10,7 @@ from kvpact.doctor.program import Advance, Load, Program, Save, Step, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
 
-_FED = 3
+_FED = 2
 _CAUSE = "a call writes into the cache object it was given, and the caller still holds that object as the state of before"
 _CURE = "copy on save and on load (copy.deepcopy of the cache object), or say in the signature that the argument is used up"
 
@@ -46,7 +46,7 @@ def _cases(exam: Exam) -> list[Case]:
         used = "it was loaded and fed" if between == "first" else "the context it was saved from went on"
         return f"after {used}, from {length} tokens", build
 
-    return [case(length, between) for length in lengths(exam, (5, 20)) for between in ("first", "origin")]
+    return [case(length, between) for length, between in in_turn(lengths(exam, (5, 20)), ("first", "origin"))]
 
 
 RULE = Rule(

@@ -91,6 +91,6 @@ RULE = Rule(
     ),
     ways=(
         state_way("KV401", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-        Way(name="abort storm", needs=frozenset({Capability.CAPACITY, Capability.ABORT}), check=storm, exact=True),
+        Way(name="abort storm", needs=frozenset({Capability.CAPACITY, Capability.ABORT}), check=storm, exact=True, weightless=True),
     ),
 )

@@ -73,6 +73,6 @@ RULE = Rule(
     ),
     ways=(
         state_way("KV403", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-        Way(name="survivor", needs=frozenset({Capability.CAPACITY, Capability.FORK, Capability.ABORT}), check=survivor),
+        Way(name="survivor", needs=frozenset({Capability.CAPACITY, Capability.FORK, Capability.ABORT}), check=survivor, weightless=True),
     ),
 )

@@ -54,6 +54,6 @@ RULE = Rule(
     ),
     ways=(
         state_way("KV404", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-        Way(name="twins", needs=frozenset({Capability.REUSE, Capability.BATCH}), check=same_step),
+        Way(name="twins", needs=frozenset({Capability.REUSE, Capability.BATCH}), check=same_step, weightless=True),
     ),
 )

@@ -86,7 +86,7 @@ RULE = Rule(
         seen_in=("inference-sim/inference-sim#373", "ggml-org/llama.cpp#23652", "vllm-project/vllm#45388"),
     ),
     ways=(
-        Way(name="overfed", needs=frozenset({Capability.CAPACITY}), check=overfed, exact=True),
-        Way(name="queued", needs=frozenset({Capability.CAPACITY, Capability.GENERATE}), check=queued, exact=True),
+        Way(name="overfed", needs=frozenset({Capability.CAPACITY}), check=overfed, exact=True, weightless=True),
+        Way(name="queued", needs=frozenset({Capability.CAPACITY, Capability.GENERATE}), check=queued, exact=True, weightless=True),
     ),
 )

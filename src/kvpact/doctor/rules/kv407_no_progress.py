@@ -70,5 +70,5 @@ RULE = Rule(
         ),
         seen_in=("vllm-project/vllm#45388", "inference-sim/inference-sim#529"),
     ),
-    ways=(Way(name="crowd", needs=frozenset({Capability.CAPACITY, Capability.GENERATE}), check=crowd, exact=True),),
+    ways=(Way(name="crowd", needs=frozenset({Capability.CAPACITY, Capability.GENERATE}), check=crowd, exact=True, weightless=True),),
 )

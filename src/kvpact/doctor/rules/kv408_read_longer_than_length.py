@@ -76,6 +76,6 @@ RULE = Rule(
     ),
     ways=(
         state_way("KV408", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-        Way(name="leftovers", needs=frozenset({Capability.CAPACITY, Capability.ABORT}), check=leftovers),
+        Way(name="leftovers", needs=frozenset({Capability.CAPACITY, Capability.ABORT}), check=leftovers, weightless=True),
     ),
 )

@@ -83,6 +83,6 @@ RULE = Rule(
     ),
     ways=(
         state_way("KV409", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-        Way(name="append", needs=frozenset({Capability.ENTRIES, Capability.CHUNK}), check=append, exact=True),
+        Way(name="append", needs=frozenset({Capability.ENTRIES, Capability.CHUNK}), check=append, exact=True, weightless=True),
     ),
 )

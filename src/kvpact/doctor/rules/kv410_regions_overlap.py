@@ -103,7 +103,13 @@ RULE = Rule(
     ),
     ways=(
         state_way("KV410", expected=_EXPECTED, cause=_CAUSE, cure=_CURE),
-        Way(name="neighbour", needs=frozenset({Capability.ENTRIES}), check=neighbour, exact=True),
-        Way(name="padded", needs=frozenset({Capability.ENTRIES, Capability.RAGGED, Capability.CAPACITY}), check=padded, exact=True),
+        Way(name="neighbour", needs=frozenset({Capability.ENTRIES}), check=neighbour, exact=True, weightless=True),
+        Way(
+            name="padded",
+            needs=frozenset({Capability.ENTRIES, Capability.RAGGED, Capability.CAPACITY}),
+            check=padded,
+            exact=True,
+            weightless=True,
+        ),
     ),
 )

@@ -94,5 +94,5 @@ RULE = Rule(
         ),
         seen_in=("sgl-project/sglang#35270",),
     ),
-    ways=(Way(name="diverge", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=diverge),),
+    ways=(Way(name="diverge", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=diverge, weightless=True),),
 )

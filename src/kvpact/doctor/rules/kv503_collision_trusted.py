@@ -48,5 +48,5 @@ RULE = Rule(
         causes=((_CAUSE, _CURE),),
         seen_in=("openvinotoolkit/openvino.genai#3722",),
     ),
-    ways=(Way(name="collide", needs=frozenset({Capability.REUSE, Capability.COLLISIONS}), check=collide),),
+    ways=(Way(name="collide", needs=frozenset({Capability.REUSE, Capability.COLLISIONS}), check=collide, weightless=True),),
 )

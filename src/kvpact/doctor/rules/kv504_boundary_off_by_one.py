@@ -90,5 +90,5 @@ RULE = Rule(
             "ngxson/wllama#114",
         ),
     ),
-    ways=(Way(name="sweep", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=sweep),),
+    ways=(Way(name="sweep", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=sweep, weightless=True),),
 )

@@ -85,5 +85,5 @@ RULE = Rule(
         ),
         seen_in=("vllm-project/vllm#44701", "llm-d/llm-d-router#1389"),
     ),
-    ways=(Way(name="cross", needs=frozenset({Capability.SALT, Capability.USAGE}), check=cross, exact=True),),
+    ways=(Way(name="cross", needs=frozenset({Capability.SALT, Capability.USAGE}), check=cross, exact=True, weightless=True),),
 )

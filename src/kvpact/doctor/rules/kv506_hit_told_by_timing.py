@@ -122,5 +122,5 @@ RULE = Rule(
         causes=((_CAUSE, _CURE),),
         seen_in=("vllm-project/vllm#16016", "vllm-project/vllm#17045"),
     ),
-    ways=(Way(name="tell", needs=frozenset({Capability.REUSE, Capability.SALT}), check=tell),),
+    ways=(Way(name="tell", needs=frozenset({Capability.REUSE, Capability.SALT}), check=tell, weightless=True),),
 )

@@ -17,6 +17,8 @@ from kvpact.doctor.program import Advance, Load, Program, Save, Step, Submit
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Session
 
+#: Tokens.
+_GOING_ON = 2
 _CAUSE = "part of the state is not in the snapshot (values, lengths, positions), is rounded, or is a view of memory that is still written"
 _CURE = "save keys, values, lengths and positions of each layer as copies, in their own dtype, and compare them after loading"
 
@@ -27,7 +29,7 @@ def rows(exam: Exam) -> Verdict:
         return inconclusive(f"{exam.target.lossy}: rows are not compared, entries are")
     compared = 0
     for length in (1, exam.length(12)):
-        tokens, going_on = exam.tokens(f"snapshot {length}", length), exam.tokens(f"snapshot on {length}", 3)
+        tokens, going_on = exam.tokens(f"snapshot {length}", length), exam.tokens(f"snapshot on {length}", _GOING_ON)
         for late in (False, True):
             program = _program(exam, tokens, going_on, late)
             execution = exam.run(program)
@@ -41,7 +43,7 @@ def rows(exam: Exam) -> Verdict:
 
 def entries(exam: Exam) -> Verdict:
     """Entries of each layer, of the saved context and of the loaded one, bit for bit in one session."""
-    tokens, going_on = exam.tokens("snapshot", exam.length(9)), exam.tokens("snapshot on", 3)
+    tokens, going_on = exam.tokens("snapshot", exam.length(9)), exam.tokens("snapshot on", _GOING_ON)
     compared = 0
     # A format may keep entries otherwise once they are older: then only what did not go on can be compared.
     for late in (False, True) if exam.target.stored is None and exam.target.lossy is None else (False,):

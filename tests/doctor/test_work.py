@@ -1,0 +1,129 @@
+"""What an examination asks of an engine: nothing is computed twice that need not be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvpact.doctor.adapters.huggingface import HuggingFace
+from kvpact.doctor.exam import Exam
+from kvpact.doctor.execution import Execution
+from kvpact.doctor.faults.models import tiny_llama
+from kvpact.doctor.faults.own_engine import tiny_kvpact
+from kvpact.doctor.finding import Outcome, Verdict, passed
+from kvpact.doctor.program import Program, feed
+from kvpact.doctor.registry import select
+from kvpact.doctor.runner import check
+from kvpact.doctor.target import Capability
+
+
+class Watched(Exam):
+    """Keeps every program that was run. KV001 has measured already."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
+        self.ran: list[Program] = []
+        check(select("KV001")[0], self)
+        assert self.steady
+        assert self.powerful
+        self.ran.clear()
+
+    def run(self, program: Program, **more: Any) -> Execution:
+        self.ran.append(program)
+        return super().run(program, **more)
+
+
+@pytest.fixture
+def exam() -> Watched:
+    return Watched(HuggingFace(tiny_llama()))
+
+
+@pytest.mark.parametrize("code", ["KV202", "KV205", "KV301", "KV302", "KV303"])
+def test_a_healthy_target_runs_each_program_of_a_rule_once(exam: Watched, code: str) -> None:
+    assert check(select(code)[1], exam).outcome is Outcome.PASSED
+    assert max(Counter(exam.ran).values()) == 1
+
+
+def test_what_is_near_recomputation_is_not_computed_in_its_pieces(exam: Watched) -> None:
+    """Two programs, and what three contexts of each give at once."""
+    assert check(select("KV310")[1], exam).outcome is Outcome.PASSED
+    assert len(exam.ran) == 2 * (1 + 3)
+
+
+def test_where_a_row_is_all_that_is_shown_programs_are_compared_with_their_pieces() -> None:
+    """Recomputation would take a call for each row then, and longer ones."""
+    target = HuggingFace(tiny_llama())
+    exam = Watched(target)
+    target.capabilities = target.capabilities - {Capability.ALL_ROWS}
+    assert check(select("KV310")[1], exam).outcome is Outcome.PASSED
+    assert any(len(program.steps) > 2 for program in exam.ran[1:])
+
+
+def test_the_beginning_of_a_context_that_is_known_is_known(exam: Watched) -> None:
+    tokens = exam.tokens("known", 9)
+    whole = exam.recomputed(tokens)
+    assert [row is known for row, known in zip(exam.recomputed(tokens[:5]), whole, strict=False)] == [True] * 5
+    assert exam.ran == [Program(steps=feed("alone", tokens), setting=exam.cold)]
+
+
+def test_a_context_that_only_begins_alike_is_computed(exam: Watched) -> None:
+    tokens = exam.tokens("known", 9)
+    exam.recomputed(tokens)
+    exam.recomputed((*tokens[:5], exam.other_token(tokens[5])))
+    exam.recomputed((*tokens, tokens[0]))
+    assert len(exam.ran) == 3
+
+
+def test_a_last_row_tells_nothing_of_those_before_it() -> None:
+    target = HuggingFace(tiny_llama())
+    target.capabilities = target.capabilities - {Capability.ALL_ROWS}
+    exam = Exam(target)
+    tokens = exam.tokens("known", 9)
+    assert exam.recomputed(tokens[:5])[-1] is not exam.recomputed(tokens)[-1]
+
+
+def _weightless() -> list[str]:
+    return [rule.code for rule in select() if all(way.weightless for way in rule.ways)]
+
+
+def test_what_no_weights_decide_is_looked_at_with_few_of_them() -> None:
+    exam = Watched(tiny_kvpact())
+    assert {"KV402", "KV407", "KV504", "KV506"} <= set(_weightless())
+    for rule in select("KV402, KV407, KV504")[1:]:
+        assert check(rule, exam).outcome is Outcome.PASSED
+    assert exam.ran == []
+    assert exam.light.target.form is not None
+
+
+def test_an_engine_with_a_window_is_looked_at_itself() -> None:
+    """The glass checkpoint has another one."""
+    exam = Watched(tiny_kvpact(architecture="mistral"))
+    assert exam.light is exam
+    assert check(select("KV504")[1], exam).outcome is Outcome.PASSED
+    assert exam.ran
+
+
+def test_an_engine_that_takes_no_other_weights_is_looked_at_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_kvpact()
+
+    def refuse() -> None:
+        raise RuntimeError("one model for each process")
+
+    monkeypatch.setattr(target, "glass", refuse)
+    exam = Watched(target)
+    assert exam.light is exam
+
+
+def test_blank_rows_of_the_twin_are_no_clean_bill_of_health() -> None:
+    def look(exam: Exam) -> Verdict:
+        exam.num_blank += 1
+        return passed("nothing seen")
+
+    rule = select("KV407")[1]
+    way = replace(rule.ways[0], check=look)
+    exam = Watched(tiny_kvpact())
+    assert check(replace(rule, ways=(way,)), exam).outcome is Outcome.INCONCLUSIVE
+    assert (exam.num_blank, exam.light.num_blank) == (0, 1)
