@@ -9,21 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from kvpact.doctor.exam import Exam, Gap
-from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.exam import Exam, Gap, Way
+from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive
 from kvpact.doctor.flips import moved as changed
 from kvpact.doctor.flips import shared_scale
 from kvpact.doctor.lineage import pieces, swapped
-from kvpact.doctor.noise import AMPLIFIED, Size, distance
+from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program
+from kvpact.doctor.sureness import Clean, surest
 from kvpact.doctor.target import Capability
 
 #: A name for what is tried, and the program for a tag that its tokens are drawn by. Findings don't use the name: their program is
 #: smaller by then.
 Case = tuple[str, Callable[[str], Program]]
 
+_ONLY_HERE = (
+    "at a wider precision it is gone, so it is a fault of this precision alone, as of its kernels or of a mask that overflows in it, or "
+    "rounding that contexts amplify; the same program under another kernel or attention would tell"
+)
 _UNSTEADY = "what ran before shows in what runs now, as KV108 tells: runs can't be compared"
 
 
@@ -40,39 +43,75 @@ class Words:
     expected: str = "the log-probabilities of the same tokens in the same pieces, alone in a session"
 
 
-def against(
-    exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Program], Gap] | None = None, *, reuse: bool = False
-) -> Verdict:
+def against(exam: Exam, cases: Iterable[Case], words: Words, gap: Way = Exam.plain_gap, *, reuse: bool = False) -> Verdict:
     """gap: how a program is measured, beside its plain way by default. reuse: whether programs may hit what earlier ones left."""
-    way = gap or exam.plain_gap
     if not exam.steady:
         return inconclusive(_UNSTEADY)
+    family = _Family(cases=tuple(cases), words=words, gap=gap, reuse=reuse)
+    return surest(exam, lambda wider: _compared(wider, family))
 
-    def measure(program: Program) -> Gap:
-        return exam.settle(program, way(program), way)
 
-    compared, unclear = 0, None
-    for label, build in cases:
-        program = build(label) if reuse else cold(exam, build(label))
-        found = measure(program)
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """Programs that a fault of one kind would move all or most of, and how each is measured."""
+
+    cases: tuple[Case, ...]
+    words: Words
+    gap: Way
+    reuse: bool
+
+    def program(self, exam: Exam, label: str, build: Callable[[str], Program]) -> Program:
+        return build(label) if self.reuse else cold(exam, build(label))
+
+    def size(self, exam: Exam, program: Program) -> Size:
+        return exam.settle(program, self.gap(exam, program), self.gap).size
+
+
+def _compared(exam: Exam, family: _Family) -> Verdict | Clean:
+    compared, unclear, only_here = 0, "", list[Gap]()
+    for label, build in family.cases:
+        program = family.program(exam, label, build)
+        found = family.gap(exam, program)
+        settled = exam.settle(program, found, family.gap)
         compared += found.compared
-        if found.size is Size.FAULT and _confirmed(exam, label, build, measure):
-            smallest = exam.smallest(program, lambda smaller: measure(smaller).size is Size.FAULT)
-            again = measure(smallest)
-            if again.size is not Size.FAULT:  # it takes more than the program to see it: then only the first run is sure
-                smallest, again = program, found
-            return failed(_finding(exam, words, again, smallest))
-        if found.size is not Size.ROUNDING:
-            unclear = unclear or f"{found.effect:.2g} nats ({label}), where rounding alone gives {exam.noise.floor:.2g}"
-    if unclear is not None:
-        return inconclusive(f"{unclear}: {exam.target.lossy or 'a wider precision would tell'}")
-    return sure(exam, f"{compared} rows as they should be", compared)
+        if settled.size is Size.FAULT and _confirmed(exam, family, label, build):
+            return failed(_smallest(exam, family, program, found))
+        if settled.size is not Size.ROUNDING:
+            unclear = unclear or f"{_effect(exam, found, label)}: {_would_tell(exam, found)}"
+        elif found.size is not Size.ROUNDING:
+            only_here.append(found)
+    if unclear:
+        return inconclusive(unclear)
+    if 2 * len(only_here) > len(family.cases):  # amplified rounding moves few programs far, a fault most of them
+        worst = max(only_here, key=lambda gap: gap.effect)
+        return inconclusive(f"{_effect(exam, worst, f'{len(only_here)} of {len(family.cases)} programs')}: {_ONLY_HERE}")
+    settled_wider = f", {len(only_here)} of {len(family.cases)} programs by a wider precision" if only_here else ""
+    return Clean(looked_at=f"{compared} rows as they should be{settled_wider}", compared=compared)
 
 
-def _confirmed(exam: Exam, label: str, build: Callable[[str], Program], measure: Callable[[Program], Gap]) -> bool:
+def _effect(exam: Exam, found: Gap, label: str) -> str:
+    return f"{found.effect:.2g} nats ({label}), where rounding alone gives {exam.noise.floor:.2g}"
+
+
+def _would_tell(exam: Exam, found: Gap) -> str:
+    """Of a gap that was not settled."""
+    if exam.target.lossy is None and found.size is Size.FAULT:
+        return _ONLY_HERE
+    return exam.target.lossy or "a wider precision would tell"
+
+
+def _smallest(exam: Exam, family: _Family, program: Program, found: Gap) -> Finding:
+    smallest = exam.smallest(program, lambda smaller: family.size(exam, smaller) is Size.FAULT)
+    again = family.gap(exam, smallest)
+    if exam.settle(smallest, again, family.gap).size is not Size.FAULT:  # it takes more than the program to see it: the first run is sure
+        smallest, again = program, found
+    return _finding(exam, family.words, again, smallest)
+
+
+def _confirmed(exam: Exam, family: _Family, label: str, build: Callable[[str], Program]) -> bool:
     """A router that rounding pushes to another expert moves one row far; a fault moves those of other tokens as well."""
     again = (cold(exam, build(f"{label}, again {turn}")) for turn in range(2))
-    return not exam.target.routed or all(measure(program).size is Size.FAULT for program in again)
+    return not exam.target.routed or all(family.size(exam, program) is Size.FAULT for program in again)
 
 
 def cold(exam: Exam, program: Program) -> Program:
@@ -80,30 +119,6 @@ def cold(exam: Exam, program: Program) -> Program:
     if not exam.target.can(Capability.REUSE):
         return program
     return replace(program, setting=replace(program.setting, reuse=False))
-
-
-def sure(exam: Exam, looked_at: str, compared: int) -> Verdict:
-    """A pass, where a fault would have been seen."""
-    if not compared:
-        return inconclusive("the target shows no scores to compare")
-    if not exam.judges:
-        return inconclusive(f"one context is up to {exam.noise.floor:.2g} nats from itself: nothing finer can be seen")
-    if np.isnan(exam.power):
-        return inconclusive("the target shows no scores to compare")
-    return passed(looked_at) if exam.powerful else inconclusive(weak(exam))
-
-
-def weak(exam: Exam) -> str:
-    """Why a fault of context would not be seen: it is lost in rounding, or moves next to nothing."""
-    if exam.power > AMPLIFIED:
-        return (
-            f"a changed token moves later rows by {exam.power:.2g} nats, where rounding alone gives {exam.noise.floor:.2g}: "
-            "faults of context hide in that; a wider precision would tell"
-        )
-    return (
-        f"a changed token moves later rows by {exam.power:.2g} nats only, and faults of context hide: attention is near to uniform, "
-        "or what an earlier prompt left is taken over"
-    )
 
 
 def _finding(exam: Exam, words: Words, gap: Gap, program: Program) -> Finding:
@@ -134,6 +149,11 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
     if not exam.steady and not between_sessions:
         return inconclusive(_UNSTEADY)
 
+    tried = tuple(cases)
+    return surest(exam, lambda wider: _unmoved(wider, tried, words, between_sessions))
+
+
+def _unmoved(exam: Exam, cases: Sequence[Case], words: Words, between_sessions: bool) -> Verdict | Clean:
     def moved(program: Program) -> _Moved:
         return _moved(exam, program, twice=between_sessions)
 
@@ -151,7 +171,7 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
             if again.effect is None:  # seen once: what ran in between shows as well
                 smallest, again = program, first
             return failed(_seen(exam, words, smallest, again))
-    return sure(exam, f"{compared} rows stay as they are when other content changes", compared)
+    return Clean(looked_at=f"{compared} rows stay as they are when other content changes", compared=compared, bits=exam.exact)
 
 
 def hidden(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from kvpact.doctor.execution import Account, Execution, Seen, execute
 from kvpact.doctor.finding import Finding, Where
 from kvpact.doctor.lineage import Pieces, longest, pieces, rotated, unordered
 from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
+from kvpact.doctor.power import Power, shown
 from kvpact.doctor.probes import Probes
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import MOST_RUNS, shrink
@@ -39,6 +40,10 @@ class Gap:
     by_position: dict[int, float]
 
 
+#: How a program is measured, on the exam that it is given: `Exam.gap`, for one.
+Way = Callable[["Exam", Program], Gap]
+
+
 class Exam(Probes):
     """Rules get this. noise: what KV001 measured, infinite before. deadline: of time.monotonic().
 
@@ -56,7 +61,6 @@ class Exam(Probes):
         self.num_blank = 0
         self._recomputed: dict[tuple[int, ...], list[Row]] = {}
         self._plain: dict[tuple[Setting, Pieces], list[Row]] = {}
-        self._power: float | None = None
         self._steady: bool | None = None
         self._kept: dict[str, Any] = {}
 
@@ -159,11 +163,10 @@ class Exam(Probes):
             return None
         return wider
 
-    def settle(self, program: Program, gap: Gap, measure: Callable[[Program], Gap]) -> Gap:
-        """The gap with its size settled at float32, where the target can be had at float32, and `measure` is a way of this exam. What is
-        small at float32 is settled at float64: some contexts amplify rounding far beyond the floor."""
-        way = getattr(measure, "__func__", None)
-        if gap.size is Size.ROUNDING or self.target.lossy or way is None or getattr(measure, "__self__", None) is not self:
+    def settle(self, program: Program, gap: Gap, way: Way) -> Gap:
+        """The gap with its size settled at float32, where the target can be had at float32. What is small at float32 is settled at
+        float64: some contexts amplify rounding far beyond the floor. way: how the gap was measured."""
+        if gap.size is Size.ROUNDING or self.target.lossy:
             return gap
         wider = self.wider
         if wider is None and gap.effect <= AMPLIFIED:
@@ -189,20 +192,14 @@ class Exam(Probes):
         return self._plain[setting, whole]
 
     @property
-    def power(self) -> float:
-        """Nats by which one changed token moves a row four places later: near the floor, faults of context can't be seen."""
-        if self._power is None:
-            effects = []
-            for turn in range(3):
-                tokens = self.tokens(f"power {turn}", 12)
-                changed = (*tokens[:7], self.other_token(tokens[7]), *tokens[8:])
-                effects.append(distance(self.recomputed(tokens)[-1], self.recomputed(changed)[-1]))
-            self._power = float(np.median(effects))
-        return self._power
+    def power(self) -> Power:
+        """What a changed token does to rows here."""
+        return self.kept("power", lambda: shown(self))
 
     @property
     def powerful(self) -> bool:
-        return self.noise.size(self.power) is Size.FAULT
+        """Whether a fault of one token would not pass for rounding, in three of four rows that it reaches."""
+        return self.noise.shows(self.power.surely)
 
     @property
     def steady(self) -> bool:
