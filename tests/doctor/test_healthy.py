@@ -95,6 +95,15 @@ def test_a_floor_that_faults_could_hide_in_is_said_to_be_that() -> None:
     assert "uniform" not in verdict.reason
 
 
+@pytest.mark.parametrize(("programs", "outcome"), [(1, Outcome.INCONCLUSIVE), (3, Outcome.INCONCLUSIVE), (4, Outcome.PASSED)])
+def test_what_half_of_the_rows_would_hide_several_programs_show(programs: int, outcome: Outcome) -> None:
+    """A fault reaches each of them, and rounding hides it in all with a chance of one half to the power of their number."""
+    exam = Exam(HuggingFace(tiny_llama()))
+    exam.noise = Noise(repeats=True, floor=exam.power.moves / 5, measured="said so")
+    assert exam.power.misses(exam.noise) == 0.5
+    assert sure(exam, "all is well", 5, programs=programs).outcome is outcome
+
+
 def test_a_token_whose_entries_are_zero_is_written() -> None:
     """As a padding token's embedding is in many checkpoints: its keys and values in the first layer are zero."""
     model = tiny_llama()

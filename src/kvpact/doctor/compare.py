@@ -72,12 +72,12 @@ def _compared(exam: Exam, family: _Family) -> Verdict | Clean:
     for label, build in family.cases:
         program = family.program(exam, label, build)
         found = family.gap(exam, program)
-        settled = exam.settle(program, found, family.gap)
+        size = exam.settle(program, found, family.gap).size
         compared += found.compared
-        if settled.size is Size.FAULT and _confirmed(exam, family, label, build):
+        if size is Size.FAULT and _confirmed(exam, family, label, build):
             return failed(_smallest(exam, family, program, found))
-        if settled.size is not Size.ROUNDING:
-            unclear = unclear or f"{_effect(exam, found, label)}: {_would_tell(exam, found)}"
+        if size is not Size.ROUNDING:
+            unclear = unclear or f"{_effect(exam, found, label)}: {_would_tell(exam, found.size, size)}"
         elif found.size is not Size.ROUNDING:
             only_here.append(found)
     if unclear:
@@ -85,17 +85,18 @@ def _compared(exam: Exam, family: _Family) -> Verdict | Clean:
     if 2 * len(only_here) > len(family.cases):  # amplified rounding moves few programs far, a fault most of them
         worst = max(only_here, key=lambda gap: gap.effect)
         return inconclusive(f"{_effect(exam, worst, f'{len(only_here)} of {len(family.cases)} programs')}: {_ONLY_HERE}")
-    settled_wider = f", {len(only_here)} of {len(family.cases)} programs by a wider precision" if only_here else ""
-    return Clean(looked_at=f"{compared} rows as they should be{settled_wider}", compared=compared)
+    count = len(family.cases)
+    settled = f" ({len(only_here)} of {count} programs by a wider precision still)" if only_here else ""
+    return Clean(looked_at=f"{compared} rows as they should be{settled}", compared=compared, programs=count)
 
 
 def _effect(exam: Exam, found: Gap, label: str) -> str:
     return f"{found.effect:.2g} nats ({label}), where rounding alone gives {exam.noise.floor:.2g}"
 
 
-def _would_tell(exam: Exam, found: Gap) -> str:
-    """Of a gap that was not settled."""
-    if exam.target.lossy is None and found.size is Size.FAULT:
+def _would_tell(exam: Exam, here: Size, settled: Size) -> str:
+    """Of a gap that is no rounding after a look at a wider precision either, where that could be had."""
+    if here is Size.FAULT and settled is Size.UNCLEAR:
         return _ONLY_HERE
     return exam.target.lossy or "a wider precision would tell"
 
@@ -171,7 +172,8 @@ def _unmoved(exam: Exam, cases: Sequence[Case], words: Words, between_sessions: 
             if again.effect is None:  # seen once: what ran in between shows as well
                 smallest, again = program, first
             return failed(_seen(exam, words, smallest, again))
-    return Clean(looked_at=f"{compared} rows stay as they are when other content changes", compared=compared, bits=exam.exact)
+    looked_at = f"{compared} rows stay as they are when other content changes"
+    return Clean(looked_at=looked_at, compared=compared, programs=len(cases), bits=exam.exact)
 
 
 def hidden(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:

@@ -199,7 +199,7 @@ class Exam(Probes):
     @property
     def powerful(self) -> bool:
         """Whether a fault of one token would not pass for rounding, in three of four rows that it reaches."""
-        return self.noise.shows(self.power.surely)
+        return self.power.misses(self.noise) <= 1 / 4
 
     @property
     def steady(self) -> bool:

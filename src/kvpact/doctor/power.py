@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvpact.doctor.noise import distance, same_bits
+from kvpact.doctor.noise import Noise, distance, same_bits
 
 if TYPE_CHECKING:
     from kvpact.doctor.exam import Exam
     from kvpact.doctor.target import Row
 
-#: Probes, each of other tokens; a quarter of them need not show what is asked for.
-_PROBES, _MISSES = 8, 2
+#: Each of other tokens.
+_PROBES = 8
 _LENGTH, _CHANGED = 12, 7
 
 
@@ -22,14 +22,22 @@ _LENGTH, _CHANGED = 12, 7
 class Power:
     """What content that is seen does to a row, over several probes. NaN where no scores are shown to compare.
 
-    moves: nats by which one changed token moves the row four places later, the median. surely: by how much at least in three of four
-    probes. forgets: the same when every token but the row's own is changed. bits: in every probe one token changed the row's bits.
+    each: nats by which one changed token moves the row four places later, by probe. forgets: by how much a row moves at least, in three
+    of four probes, when every token but its own is changed. bits: in every probe one token changed the row's bits.
     """
 
-    moves: float
-    surely: float
+    each: tuple[float, ...]
     forgets: float
     bits: bool
+
+    @property
+    def moves(self) -> float:
+        """The median."""
+        return float(np.median(self.each))
+
+    def misses(self, noise: Noise) -> float:
+        """The share of rows that a fault of one token reaches and that would be taken for rounding."""
+        return sum(not noise.shows(one) for one in self.each) / len(self.each)
 
 
 def shown(exam: Exam) -> Power:
@@ -42,12 +50,7 @@ def shown(exam: Exam) -> Power:
         moves.append(distance(base, one))
         bits = bits and not same_bits(base, one)
         forgets.append(distance(base, _last(exam, (*exam.tokens(f"other power {turn}", _LENGTH - 1), tokens[-1]))))
-    return Power(
-        moves=float(np.median(moves)),
-        surely=sorted(moves)[_MISSES],
-        forgets=sorted(forgets)[_MISSES],
-        bits=bits,
-    )
+    return Power(each=tuple(moves), forgets=sorted(forgets)[_PROBES // 4], bits=bits)
 
 
 def _last(exam: Exam, tokens: tuple[int, ...]) -> Row:

@@ -10,15 +10,20 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Outcome, Verdict, inconclusive, passed
 from kvpact.doctor.noise import AMPLIFIED
 
+#: The chance that a fault of one token is lost in each of several programs; less is a pass.
+_LOST = 1 / 16
 
-def sure(exam: Exam, looked_at: str, compared: int, *, bits: bool = False) -> Verdict:
-    """A pass, where a fault would have been seen. bits: all that was compared had to be equal in bits, and was."""
+
+def sure(exam: Exam, looked_at: str, compared: int, *, programs: int = 1, bits: bool = False) -> Verdict:
+    """A pass, where a fault would have been seen. programs: of different tokens that were compared, each of which the fault would have
+    reached. bits: all that was compared had to be equal in bits, and was."""
     if not compared or isnan(exam.power.moves):
         return inconclusive("the target shows no scores to compare")
     if not exam.judges:
         return inconclusive(f"one context is up to {exam.noise.floor:.2g} nats from itself: nothing finer can be seen")
     # Bits tell more than nats; where attention is near to uniform they tell of next to nothing.
-    seen = exam.powerful or (bits and exam.power.bits and exam.power.moves > AMPLIFIED)
+    several = exam.power.misses(exam.noise) ** programs <= _LOST
+    seen = exam.powerful or several or (bits and exam.power.bits and exam.power.moves > AMPLIFIED)
     return passed(looked_at) if seen else inconclusive(weak(exam))
 
 
@@ -38,10 +43,11 @@ def _hides(exam: Exam) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Clean:
-    """A comparison that found nothing: what was looked at, how many rows were compared, and whether all of them had to be equal in bits."""
+    """A comparison that found nothing: as `sure` takes it."""
 
     looked_at: str
     compared: int
+    programs: int
     bits: bool = False
 
 
@@ -65,7 +71,7 @@ def surest(exam: Exam, look: Callable[[Exam], Verdict | Clean]) -> Verdict:
 
 
 def _judged(exam: Exam, found: Verdict | Clean) -> Verdict:
-    return found if isinstance(found, Verdict) else sure(exam, found.looked_at, found.compared, bits=found.bits)
+    return found if isinstance(found, Verdict) else sure(exam, found.looked_at, found.compared, programs=found.programs, bits=found.bits)
 
 
 def _at_float32(exam: Exam, finding: Finding) -> Finding:
