@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kvpact.doctor.exam import Exam, Gap, Way
-from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive
+from kvpact.doctor.finding import Finding, Outcome, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.flips import moved as changed
 from kvpact.doctor.flips import shared_scale
 from kvpact.doctor.lineage import pieces, swapped
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program
-from kvpact.doctor.sureness import Clean, surest
+from kvpact.doctor.references import references
+from kvpact.doctor.sureness import Clean, sure, surest
 from kvpact.doctor.target import Capability
 
 #: A name for what is tried, and the program for a tag that its tokens are drawn by. Findings don't use the name: their program is
@@ -27,6 +28,7 @@ _ONLY_HERE = (
     "at a wider precision it is gone, so it is a fault of this precision alone, as of its kernels or of a mask that overflows in it, or "
     "rounding that contexts amplify; the same program under another kernel or attention would tell"
 )
+_AS_DECLARED = "the log-probabilities that entries rounded as is declared give in the same calls"
 _UNSTEADY = "what ran before shows in what runs now, as KV108 tells: runs can't be compared"
 
 
@@ -48,6 +50,9 @@ def against(exam: Exam, cases: Iterable[Case], words: Words, gap: Way = Exam.pla
     if not exam.steady:
         return inconclusive(_UNSTEADY)
     family = _Family(cases=tuple(cases), words=words, gap=gap, reuse=reuse)
+    twins = None if exam.target.lossy is None else references(exam)
+    if twins is not None:
+        return _rounded(exam, family, *twins)
     return surest(exam, lambda wider: _compared(wider, family))
 
 
@@ -88,6 +93,34 @@ def _compared(exam: Exam, family: _Family) -> Verdict | Clean:
     count = len(family.cases)
     settled = f" ({len(only_here)} of {count} programs by a wider precision still)" if only_here else ""
     return Clean(looked_at=f"{compared} rows as they should be{settled}", compared=compared, programs=count)
+
+
+def _rounded(exam: Exam, family: _Family, unrounded: Exam, reference: Exam) -> Verdict:
+    """Of a cache that rounds: without rounding the family must be as it should be, and with it each row must be what rounding as is
+    declared gives in the same calls. What it does to context is in the first, and what it does to entries in the second."""
+    plain = surest(unrounded, lambda wider: _compared(wider, family))
+    if plain.outcome is not Outcome.PASSED:
+        said = f"{plain.reason} (with entries that nothing rounds)"
+        return replace(plain, reason=said, findings=tuple(replace(one, got=f"{one.got}, with entries unrounded") for one in plain.findings))
+    compared, moved, inexact = 0, 0.0, False
+    for label, build in family.cases:
+        program = family.program(exam, label, build)
+        gap = reference.beside(exam, program)
+        compared, moved = compared + gap.compared, max(moved, reference.beside(unrounded, program).effect)
+        if gap.size is Size.FAULT:
+            smallest = exam.smallest(program, lambda smaller: reference.beside(exam, smaller).size is Size.FAULT)
+            return failed(_finding(exam, replace(family.words, expected=_AS_DECLARED), reference.beside(exam, smallest), smallest))
+        inexact = inexact or gap.effect > 0
+        if gap.size is not Size.ROUNDING:
+            return inconclusive(f"{_effect(exam, gap, label)}, beside rounding as it is declared")
+    if not moved:
+        return inconclusive("nothing that these programs read was rounded")
+    if inexact:
+        return sure(exam, f"{compared} rows are what rounding as declared gives", compared, programs=len(family.cases))
+    return passed(
+        f"without rounding, {plain.reason}; with it, {compared} rows have the bits that rounding as declared gives, "
+        f"which moves them by up to {moved:.2g} nats"
+    )
 
 
 def _effect(exam: Exam, found: Gap, label: str) -> str:

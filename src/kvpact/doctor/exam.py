@@ -135,6 +135,11 @@ class Exam(Probes):
             pairs += zip(reversed(rows), reversed(self._plainly(setting, wanted[key])), strict=False)
         return self._widest(pairs)
 
+    def beside(self, other: Exam, program: Program) -> Gap:
+        """Rows of the program here, beside those of the other exam's target in equal calls."""
+        both = zip(self.run(program).rows, other.run(program).rows, strict=True)
+        return self._widest([(mine, theirs.row) for mine, theirs in both])
+
     @property
     def wider(self) -> Exam | None:
         """An exam of the same target at float32, measured; None where that can't be had."""
@@ -146,22 +151,24 @@ class Exam(Probes):
         return self.kept("widest", lambda: self._widened("float64"))
 
     def _widened(self, dtype: str) -> Exam | None:
-        from kvpact.doctor.rules.kv001_noise_floor import measure
-
         try:
             target = self.target.at_precision(dtype)
         except KvpactError:  # an engine without this precision
             return None
-        if target is None:
-            return None
-        wider = Exam(target, seed=self.seed, deadline=self._deadline, shrinks=self.shrinks)
+        return None if target is None else self.of(target)
+
+    def of(self, target: Target) -> Exam | None:
+        """An exam of another form of the target, measured; None where it can't be."""
+        from kvpact.doctor.rules.kv001_noise_floor import measure
+
+        exam = Exam(target, seed=self.seed, deadline=self._deadline, shrinks=self.shrinks)
         try:
-            measure(wider)
+            measure(exam)
         except OutOfTime:
             raise
         except Exception:  # parts of the engine may know one precision only: then it can't be had
             return None
-        return wider
+        return exam
 
     def settle(self, program: Program, gap: Gap, way: Way) -> Gap:
         """The gap with its size settled at float32, where the target can be had at float32. What is small at float32 is settled at
