@@ -7,7 +7,6 @@ import torch
 
 from healthy_models import CONFIGURATIONS, healthy_model
 from kvpact.doctor.adapters.huggingface import HuggingFace
-from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.faults.kv207_sink_missing import Sinks
 from kvpact.doctor.faults.masks import OwnMask, OwnWindow
@@ -17,6 +16,7 @@ from kvpact.doctor.finding import Outcome, Report
 from kvpact.doctor.noise import Noise
 from kvpact.doctor.registry import select
 from kvpact.doctor.runner import examine
+from kvpact.doctor.sureness import sure
 
 WINDOWED = {"qwen2", "mistral", "gemma3"}
 
@@ -88,11 +88,20 @@ def test_near_uniform_attention_is_inconclusive() -> None:
 def test_a_floor_that_faults_could_hide_in_is_said_to_be_that() -> None:
     """A token moves rows far here; it is rounding that is large, and a wider precision that would tell."""
     exam = Exam(HuggingFace(tiny_llama()))
-    exam.noise = Noise(repeats=True, floor=0.3, measured="said so")
+    exam.noise = Noise(repeats=True, floor=0.9, measured="said so")
     verdict = sure(exam, "all is well", 5)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "where rounding alone gives 0.3" in verdict.reason
+    assert "where rounding alone gives 0.9" in verdict.reason
     assert "uniform" not in verdict.reason
+
+
+@pytest.mark.parametrize(("programs", "outcome"), [(1, Outcome.INCONCLUSIVE), (3, Outcome.INCONCLUSIVE), (4, Outcome.PASSED)])
+def test_what_half_of_the_rows_would_hide_several_programs_show(programs: int, outcome: Outcome) -> None:
+    """A fault reaches each of them, and rounding hides it in all with a chance of one half to the power of their number."""
+    exam = Exam(HuggingFace(tiny_llama()))
+    exam.noise = Noise(repeats=True, floor=exam.power.moves / 5, measured="said so")
+    assert exam.power.misses(exam.noise) == 0.5
+    assert sure(exam, "all is well", 5, programs=programs).outcome is outcome
 
 
 def test_a_token_whose_entries_are_zero_is_written() -> None:

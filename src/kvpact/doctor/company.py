@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Outcome, Verdict, Where, failed, inconclusive
@@ -15,6 +14,7 @@ from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.lineage import begun
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Advance, Program, Step, Submit, feed
+from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Capability
 
 _SHORT, _LONG, _DECODED = 5, 17, 3

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
-from kvpact.doctor.exam import Exam, Gap
+from kvpact.doctor.exam import Exam, Gap, Way
 from kvpact.doctor.execution import Execution
-from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.finding import Finding, Outcome, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.flips import moved as changed
 from kvpact.doctor.flips import shared_scale
 from kvpact.doctor.lineage import pieces, swapped
-from kvpact.doctor.noise import AMPLIFIED, Size, distance
+from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program
+from kvpact.doctor.references import references
+from kvpact.doctor.sureness import Clean, sure, surest
 from kvpact.doctor.target import Capability
 
 #: A name for what is tried, and the program for a tag that its tokens are drawn by. Findings don't use the name: their program is
@@ -27,6 +27,11 @@ from kvpact.doctor.target import Capability
 Case = tuple[str, Callable[[str], Program]]
 _Kind = TypeVar("_Kind")
 
+_ONLY_HERE = (
+    "at a wider precision it is gone, so it is a fault of this precision alone, as of its kernels or of a mask that overflows in it, or "
+    "rounding that contexts amplify; the same program under another kernel or attention would tell"
+)
+_AS_DECLARED = "the log-probabilities that entries rounded as is declared give in the same calls"
 _UNSTEADY = "what ran before shows in what runs now, as KV108 tells: runs can't be compared"
 
 
@@ -43,48 +48,116 @@ class Words:
     expected: str = "the log-probabilities of the same tokens in the same pieces, alone in a session"
 
 
-def against(
-    exam: Exam, cases: Iterable[Case], words: Words, gap: Callable[[Program], Gap] | None = None, *, reuse: bool = False
-) -> Verdict:
+def against(exam: Exam, cases: Iterable[Case], words: Words, gap: Way = Exam.plain_gap, *, reuse: bool = False) -> Verdict:
     """gap: how a program is measured, beside its plain way by default. reuse: whether programs may hit what earlier ones left."""
-    way = gap or exam.plain_gap
     if not exam.steady:
         return inconclusive(_UNSTEADY)
+    family = _Family(cases=tuple(cases), words=words, gap=gap, reuse=reuse)
+    twins = None if exam.target.lossy is None else references(exam)
+    if twins is not None:
+        return _rounded(exam, family, *twins)
+    return surest(exam, lambda wider: _compared(wider, family))
 
-    def measure(program: Program) -> Gap:
-        return exam.settle(program, way(program), way)
 
-    compared, unclear = 0, None
-    for label, build in cases:
-        program = build(label) if reuse else cold(exam, build(label))
-        found = _near(exam, program, way) or measure(program)
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """Programs that a fault of one kind would move all or most of, and how each is measured."""
+
+    cases: tuple[Case, ...]
+    words: Words
+    gap: Way
+    reuse: bool
+
+    def program(self, exam: Exam, label: str, build: Callable[[str], Program]) -> Program:
+        return build(label) if self.reuse else cold(exam, build(label))
+
+    def size(self, exam: Exam, program: Program) -> Size:
+        return exam.settle(program, self.gap(exam, program), self.gap).size
+
+
+def _compared(exam: Exam, family: _Family) -> Verdict | Clean:
+    compared, unclear, only_here = 0, "", list[Gap]()
+    for label, build in family.cases:
+        program = family.program(exam, label, build)
+        found = _near(exam, program, family.gap) or family.gap(exam, program)
+        size = exam.settle(program, found, family.gap).size
         compared += found.compared
-        if found.size is Size.FAULT and _confirmed(exam, label, build, measure):
-            smallest = exam.smallest(program, lambda smaller: measure(smaller).size is Size.FAULT)
-            again = measure(smallest)
-            if again.size is not Size.FAULT:  # it takes more than the program to see it: then only the first run is sure
-                smallest, again = program, found
-            return failed(_finding(exam, words, again, smallest))
-        if found.size is not Size.ROUNDING:
-            unclear = unclear or f"{found.effect:.2g} nats ({label}), where rounding alone gives {exam.noise.floor:.2g}"
-    if unclear is not None:
-        return inconclusive(f"{unclear}: {exam.target.lossy or 'a wider precision would tell'}")
-    return sure(exam, f"{compared} rows as they should be", compared)
+        if size is Size.FAULT and _confirmed(exam, family, label, build):
+            return failed(_smallest(exam, family, program, found))
+        if size is not Size.ROUNDING:
+            unclear = unclear or f"{_effect(exam, found, label)}: {_would_tell(exam, found.size, size)}"
+        elif found.size is not Size.ROUNDING:
+            only_here.append(found)
+    if unclear:
+        return inconclusive(unclear)
+    if 2 * len(only_here) > len(family.cases):  # amplified rounding moves few programs far, a fault most of them
+        worst = max(only_here, key=lambda gap: gap.effect)
+        return inconclusive(f"{_effect(exam, worst, f'{len(only_here)} of {len(family.cases)} programs')}: {_ONLY_HERE}")
+    count = len(family.cases)
+    settled = f" ({len(only_here)} of {count} programs by a wider precision still)" if only_here else ""
+    return Clean(looked_at=f"{compared} rows as they should be{settled}", compared=compared, programs=count)
 
 
-def _near(exam: Exam, program: Program, way: Callable[[Program], Gap]) -> Gap | None:
+def _near(exam: Exam, program: Program, way: Way) -> Gap | None:
     """Where rows are within rounding of recomputation there is no need to go another way, which takes as many calls as the program:
     recomputation takes one for each context."""
-    if way == exam.gap or exam.target.lossy or not exam.target.can(Capability.ALL_ROWS):
+    if way is Exam.gap or exam.target.lossy or not exam.target.can(Capability.ALL_ROWS):
         return None
     gap = exam.gap_of(exam.first(program))
     return gap if gap.size is Size.ROUNDING else None
 
 
-def _confirmed(exam: Exam, label: str, build: Callable[[str], Program], measure: Callable[[Program], Gap]) -> bool:
+def _rounded(exam: Exam, family: _Family, unrounded: Exam, reference: Exam) -> Verdict:
+    """Of a cache that rounds: without rounding the family must be as it should be, and with it each row must be what rounding as is
+    declared gives in the same calls. What it does to context is in the first, and what it does to entries in the second."""
+    plain = surest(unrounded, lambda wider: _compared(wider, family))
+    if plain.outcome is not Outcome.PASSED:
+        said = f"{plain.reason} (with entries that nothing rounds)"
+        return replace(plain, reason=said, findings=tuple(replace(one, got=f"{one.got}, with entries unrounded") for one in plain.findings))
+    compared, moved, inexact = 0, 0.0, False
+    for label, build in family.cases:
+        program = family.program(exam, label, build)
+        gap = reference.beside(exam, program)
+        compared, moved = compared + gap.compared, max(moved, reference.beside(unrounded, program).effect)
+        if gap.size is Size.FAULT:
+            smallest = exam.smallest(program, lambda smaller: reference.beside(exam, smaller).size is Size.FAULT)
+            return failed(_finding(exam, replace(family.words, expected=_AS_DECLARED), reference.beside(exam, smallest), smallest))
+        inexact = inexact or gap.effect > 0
+        if gap.size is not Size.ROUNDING:
+            return inconclusive(f"{_effect(exam, gap, label)}, beside rounding as it is declared")
+    if not moved:
+        return inconclusive("nothing that these programs read was rounded")
+    if inexact:
+        return sure(exam, f"{compared} rows are what rounding as declared gives", compared, programs=len(family.cases))
+    return passed(
+        f"without rounding, {plain.reason}; with it, {compared} rows have the bits that rounding as declared gives, "
+        f"which moves them by up to {moved:.2g} nats"
+    )
+
+
+def _effect(exam: Exam, found: Gap, label: str) -> str:
+    return f"{found.effect:.2g} nats ({label}), where rounding alone gives {exam.noise.floor:.2g}"
+
+
+def _would_tell(exam: Exam, here: Size, settled: Size) -> str:
+    """Of a gap that is no rounding after a look at a wider precision either, where that could be had."""
+    if here is Size.FAULT and settled is Size.UNCLEAR:
+        return _ONLY_HERE
+    return exam.target.lossy or "a wider precision would tell"
+
+
+def _smallest(exam: Exam, family: _Family, program: Program, found: Gap) -> Finding:
+    smallest = exam.smallest(program, lambda smaller: family.size(exam, smaller) is Size.FAULT)
+    again = family.gap(exam, smallest)
+    if exam.settle(smallest, again, family.gap).size is not Size.FAULT:  # it takes more than the program to see it: the first run is sure
+        smallest, again = program, found
+    return _finding(exam, family.words, again, smallest)
+
+
+def _confirmed(exam: Exam, family: _Family, label: str, build: Callable[[str], Program]) -> bool:
     """A router that rounding pushes to another expert moves one row far; a fault moves those of other tokens as well."""
     again = (cold(exam, build(f"{label}, again {turn}")) for turn in range(2))
-    return not exam.target.routed or all(measure(program).size is Size.FAULT for program in again)
+    return not exam.target.routed or all(family.size(exam, program) is Size.FAULT for program in again)
 
 
 def cold(exam: Exam, program: Program) -> Program:
@@ -92,30 +165,6 @@ def cold(exam: Exam, program: Program) -> Program:
     if not exam.target.can(Capability.REUSE):
         return program
     return replace(program, setting=replace(program.setting, reuse=False))
-
-
-def sure(exam: Exam, looked_at: str, compared: int) -> Verdict:
-    """A pass, where a fault would have been seen."""
-    if not compared:
-        return inconclusive("the target shows no scores to compare")
-    if not exam.judges:
-        return inconclusive(f"one context is up to {exam.noise.floor:.2g} nats from itself: nothing finer can be seen")
-    if np.isnan(exam.power):
-        return inconclusive("the target shows no scores to compare")
-    return passed(looked_at) if exam.powerful else inconclusive(weak(exam))
-
-
-def weak(exam: Exam) -> str:
-    """Why a fault of context would not be seen: it is lost in rounding, or moves next to nothing."""
-    if exam.power > AMPLIFIED:
-        return (
-            f"a changed token moves later rows by {exam.power:.2g} nats, where rounding alone gives {exam.noise.floor:.2g}: "
-            "faults of context hide in that; a wider precision would tell"
-        )
-    return (
-        f"a changed token moves later rows by {exam.power:.2g} nats only, and faults of context hide: attention is near to uniform, "
-        "or what an earlier prompt left is taken over"
-    )
 
 
 def _finding(exam: Exam, words: Words, gap: Gap, program: Program) -> Finding:
@@ -146,6 +195,11 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
     if not exam.steady and not between_sessions:
         return inconclusive(_UNSTEADY)
 
+    tried = tuple(cases)
+    return surest(exam, lambda wider: _unmoved(wider, tried, words, between_sessions))
+
+
+def _unmoved(exam: Exam, cases: Sequence[Case], words: Words, between_sessions: bool) -> Verdict | Clean:
     def again(program: Program) -> Execution:
         """After a run like itself where sessions may leave something: then what ran before is the same but for the hidden tokens."""
         return [exam.run(program) for _ in range(2 if between_sessions else 1)][-1]
@@ -169,7 +223,8 @@ def unseen(exam: Exam, cases: Iterable[Case], words: Words, *, between_sessions:
             if seen.effect is None:  # seen once: what ran in between shows as well
                 smallest, seen = program, first
             return failed(_seen(exam, words, smallest, seen))
-    return sure(exam, f"{compared} rows stay as they are when other content changes", compared)
+    looked_at = f"{compared} rows stay as they are when other content changes"
+    return Clean(looked_at=looked_at, compared=compared, programs=len(cases), bits=exam.exact)
 
 
 def hidden(exam: Exam, purpose: str, length: int) -> tuple[int, ...]:

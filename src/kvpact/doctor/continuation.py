@@ -3,11 +3,11 @@ sent as a prompt."""
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Outcome, Verdict, Where, failed, inconclusive
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, feed
+from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Answer, Row, Setting
 
 _NEW = 6

@@ -16,6 +16,7 @@ from kvpact.doctor.finding import Finding, Where
 from kvpact.doctor.known import Known
 from kvpact.doctor.lineage import longest, pieces, rotated, unordered
 from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, same_bits, settled
+from kvpact.doctor.power import Power, shown
 from kvpact.doctor.probes import Probes
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.shrink import MOST_RUNS, shrink
@@ -37,6 +38,10 @@ class Gap:
     by_position: dict[int, float]
 
 
+#: How a program is measured, on the exam that it is given: `Exam.gap`, for one.
+Way = Callable[["Exam", Program], Gap]
+
+
 class Exam(Probes):
     """Rules get this. noise: what KV001 measured, infinite before. deadline: of time.monotonic().
 
@@ -53,7 +58,6 @@ class Exam(Probes):
         #: Rows without one finite number, of a target that shows whole rows: nothing can be said of them.
         self.num_blank = 0
         self._known = Known(target, self.run)
-        self._power: float | None = None
         self._steady: bool | None = None
         self._kept: dict[str, Any] = {}
 
@@ -129,6 +133,11 @@ class Exam(Probes):
             pairs += zip(reversed(rows), reversed(self._known.plain(setting, wanted[key])), strict=False)
         return self._widest(pairs)
 
+    def beside(self, other: Exam, program: Program) -> Gap:
+        """Rows of the program here, beside those of the other exam's target in equal calls."""
+        both = zip(self.run(program).rows, other.run(program).rows, strict=True)
+        return self._widest([(mine, theirs.row) for mine, theirs in both])
+
     @property
     def wider(self) -> Exam | None:
         """An exam of the same target at float32, measured; None where that can't be had."""
@@ -145,11 +154,10 @@ class Exam(Probes):
         otherwise, or can't be had."""
         return self.kept("light", lambda: lightened(self))
 
-    def settle(self, program: Program, gap: Gap, measure: Callable[[Program], Gap]) -> Gap:
-        """The gap with its size settled at float32, where the target can be had at float32, and `measure` is a way of this exam. What is
-        small at float32 is settled at float64: some contexts amplify rounding far beyond the floor."""
-        way = getattr(measure, "__func__", None)
-        if gap.size is Size.ROUNDING or self.target.lossy or way is None or getattr(measure, "__self__", None) is not self:
+    def settle(self, program: Program, gap: Gap, way: Way) -> Gap:
+        """The gap with its size settled at float32, where the target can be had at float32. What is small at float32 is settled at
+        float64: some contexts amplify rounding far beyond the floor. way: how the gap was measured."""
+        if gap.size is Size.ROUNDING or self.target.lossy:
             return gap
         wider = self.wider
         if wider is None and gap.effect <= AMPLIFIED:
@@ -163,20 +171,14 @@ class Exam(Probes):
         return exam
 
     @property
-    def power(self) -> float:
-        """Nats by which one changed token moves a row four places later: near the floor, faults of context can't be seen."""
-        if self._power is None:
-            effects = []
-            for turn in range(3):
-                tokens = self.tokens(f"power {turn}", 12)
-                changed = (*tokens[:7], self.other_token(tokens[7]), *tokens[8:])
-                effects.append(distance(self.recomputed(tokens)[-1], self.recomputed(changed)[-1]))
-            self._power = float(np.median(effects))
-        return self._power
+    def power(self) -> Power:
+        """What a changed token does to rows here."""
+        return self.kept("power", lambda: shown(self))
 
     @property
     def powerful(self) -> bool:
-        return self.noise.size(self.power) is Size.FAULT
+        """Whether a fault of one token would not pass for rounding, in three of four rows that it reaches."""
+        return self.power.misses(self.noise) <= 1 / 4
 
     @property
     def steady(self) -> bool:

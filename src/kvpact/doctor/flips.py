@@ -55,7 +55,7 @@ def clearly(exam: Exam, one: Row, other: Row) -> bool:
 
 def hardly(exam: Exam, otherwise: str) -> Verdict:
     """Nothing was seen to move: for want of scores, or as `otherwise` says."""
-    return inconclusive("the target shows no scores to compare" if isnan(exam.power) else otherwise)
+    return inconclusive("the target shows no scores to compare" if isnan(exam.power.moves) else otherwise)
 
 
 def exactly(exam: Exam) -> bool:

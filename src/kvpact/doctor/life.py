@@ -181,5 +181,6 @@ def entries_after_feeds(exam: Exam, program: Program) -> list[list[Any]]:
 
 
 def exact_entries(exam: Exam) -> bool:
-    """Whether entries are stored as they were computed: others may rightly be stored anew."""
-    return getattr(exam.target, "stored", None) is None
+    """Whether an entry stays as it is once it is stored: some formats store entries anew."""
+    stored = exam.target.stored
+    return stored is None or not (stored.rewritten or stored.exact_tail)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from kvpact.doctor.compare import weak
 from kvpact.doctor.draw import draw
 from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.exam import Exam, Gap
@@ -21,6 +20,7 @@ from kvpact.doctor.noise import Noise, Size, distance
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Step, Truncate, feed
 from kvpact.doctor.registry import all_rules
 from kvpact.doctor.runner import check
+from kvpact.doctor.sureness import weak
 from kvpact.doctor.target import Capability, Target
 from kvpact.errors import KvpactError
 
@@ -130,7 +130,7 @@ def _try(exam: Exam, program: Program, number: int, run: Run) -> None:
 
 
 def _measured(exam: Exam, program: Program) -> Gap:
-    return exam.settle(program, exam.gap(program), exam.gap)
+    return exam.settle(program, exam.gap(program), Exam.gap)
 
 
 def _far(exam: Exam, program: Program) -> bool:

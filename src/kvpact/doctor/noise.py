@@ -100,6 +100,11 @@ class Noise:
             return Size.ROUNDING
         return Size.FAULT if effect > max(FAR * self.floor, LEAST) else Size.UNCLEAR
 
+    def shows(self, effect: float) -> bool:
+        """Whether a row that a fault moves so far would not be taken for rounding, though rounding may have moved it back by the floor.
+        That is less than `size` asks of a fault: a pass needs a fault to be seen, if only as unclear."""
+        return effect > max((NEAR + 1) * self.floor, LEAST)
+
 
 #: A fault is as large at any precision; at the wider one it may look this much smaller, for what it hits differs a little.
 SHRINKS = 4.0

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from kvpact.doctor.exam import Exam, Inspect
 from kvpact.doctor.execution import Account
-from kvpact.doctor.program import Advance, Program, Submit
-from kvpact.doctor.stored import Stored
+from kvpact.doctor.program import Advance, Program, Submit, feed
+from kvpact.doctor.stored import FrozenFloat, Stored
 from kvpact.doctor.target import Capability, Session
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ _PATIENCE = 32
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """given, kept: [length, heads, head_dim] of one kind of one layer of one context. first: position of row 0, for a window keeps the
-    newest."""
+    newest. reach: the largest size of an entry of this kind and layer in the first call, of whichever context."""
 
     request: str
     layer: int
@@ -32,6 +32,7 @@ class Pair:
     given: Array
     kept: Array
     first: int = 0
+    reach: float = float("inf")
 
     @property
     def name(self) -> str:
@@ -57,9 +58,10 @@ class Worst:
 
 def beyond(pair: Pair, stored: Stored | None) -> Worst | None:
     """None: every entry is inside what the declared format allows; without a format only equality is."""
-    bound = np.zeros(pair.given.shape) if stored is None else stored.envelope(pair.given.astype(np.float64), pair.kind)
+    given = pair.given.astype(np.float64)
+    bound = np.zeros(given.shape) if stored is None else stored.envelope(given, pair.kind, pair.reach)
     with np.errstate(invalid="ignore"):
-        error = np.abs(pair.kept.astype(np.float64) - pair.given.astype(np.float64))
+        error = np.abs(pair.kept.astype(np.float64) - (given if stored is None else stored.wanted(given, pair.reach)))
     error = np.where(np.isfinite(error), error, np.inf)
     outside = error > bound
     if not outside.any():
@@ -77,20 +79,24 @@ def beyond(pair: Pair, stored: Stored | None) -> Worst | None:
     )
 
 
-def pairs(session: Session, account: Account, num_layers: int) -> Iterator[Pair]:
+def pairs(session: Session, account: Account, exam: Exam) -> Iterator[Pair]:
     """Of every context of a session that was opened with `Setting.record`."""
+    frozen = isinstance(exam.target.stored, FrozenFloat)
     for request in account.fed:
-        for layer in range(num_layers):
-            both = zip(KINDS, session.written(request, layer), session.entries(request, layer), strict=True)
-            for kind, given, kept in both:
+        for layer in range(exam.target.num_layers or 0):
+            reach = session.reach(request, layer) if frozen else (float("inf"),) * 2
+            both = zip(KINDS, session.written(request, layer), session.entries(request, layer), reach, strict=True)
+            for kind, given, kept, far in both:
                 length = min(len(given), len(kept))
                 first = len(given) - length
-                yield Pair(request=request, layer=layer, kind=kind, given=given[first:], kept=kept[len(kept) - length :], first=first)
+                yield Pair(
+                    request=request, layer=layer, kind=kind, given=given[first:], kept=kept[len(kept) - length :], first=first, reach=far
+                )
 
 
-def into(found: list[Pair], num_layers: int) -> Inspect:
+def into(found: list[Pair], exam: Exam) -> Inspect:
     """Gathers them when a program has run."""
-    return lambda session, account: found.extend(pairs(session, account, num_layers))
+    return lambda session, account: found.extend(pairs(session, account, exam))
 
 
 def programs(exam: Exam) -> list[Program]:
@@ -108,6 +114,9 @@ def programs(exam: Exam) -> list[Program]:
         first = Advance((("a", len(long) - last), ("b", len(short) - last)))
         together = (first, *(Advance((("a", 1), ("b", 1))),) * last)
         found.append(Program(steps=(Submit("a", long), Submit("b", short), *together), setting=setting))
+    if isinstance(stored, FrozenFloat):  # by the scale of one token
+        rest = [len(long) - 1] if exam.target.can(Capability.CHUNK) else [1] * (len(long) - 1)
+        found.append(Program(steps=feed("a", long, 1, *rest), setting=setting))
     return found
 
 
@@ -125,8 +134,9 @@ class Scaled:
 
 def misscaled(pair: Pair, stored: Stored, others: Sequence[Pair] = ()) -> Scaled | None:
     """Groups outside the envelope that a factor and an offset bring back into it. others: pairs whose scales may have been taken."""
-    given, kept = (stored.groups(each.astype(np.float64), pair.kind) for each in (pair.given, pair.kept))
-    bound = stored.groups(stored.envelope(pair.given.astype(np.float64), pair.kind), pair.kind)
+    wanted = stored.wanted(pair.given.astype(np.float64), pair.reach)
+    given, kept = (stored.groups(each, pair.kind) for each in (wanted, pair.kept.astype(np.float64)))
+    bound = stored.groups(stored.envelope(wanted, pair.kind, pair.reach), pair.kind)
     finite = np.isfinite(kept).all(-1)
     outside = (np.abs(np.where(finite[:, None], kept, 0) - given) > bound).any(-1) & finite
     if not outside.any() or given.shape[-1] < 3:
@@ -161,8 +171,7 @@ def stored_axis(stored: Stored, kind: str) -> str:
 
 def _steps(pair: Pair, stored: Stored) -> Array:
     """The step of each group, [positions (or groups of them), heads, groups (or channels)], in the order of `Stored.groups`."""
-    groups = stored.groups(pair.given.astype(np.float64), pair.kind)
-    step = (groups.max(-1) - groups.min(-1)) / (2**stored.bits - 1)
+    step = stored.steps(pair.given.astype(np.float64), pair.kind, pair.reach)
     length, heads, dim = pair.given.shape
     if stored_axis(stored, pair.kind) == "channel":
         return step.reshape(length, heads, -1)

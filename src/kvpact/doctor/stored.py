@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -47,11 +48,20 @@ class Stored:
         padded = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, spare)], mode="edge")
         return padded.reshape(-1, members)
 
-    def envelope(self, entries: NDArray[Any], kind: str) -> NDArray[np.float64]:
-        """The largest error that rounding to the nearest step of each group allows, in the shape of `entries`."""
-        moved = self._last(entries, kind)
+    def wanted(self, entries: NDArray[Any], reach: float = inf) -> NDArray[Any]:
+        """What is to be kept, but for rounding."""
+        return entries
+
+    def steps(self, entries: NDArray[Any], kind: str, reach: float = inf) -> NDArray[np.float64]:
+        """The step of each group, in the order of `groups`."""
         groups = self.groups(entries, kind).astype(np.float64)
-        step = (groups.max(-1) - groups.min(-1)) / (2**self.bits - 1)
+        return np.asarray((groups.max(-1) - groups.min(-1)) / (2**self.bits - 1))
+
+    def envelope(self, entries: NDArray[Any], kind: str, reach: float = inf) -> NDArray[np.float64]:
+        """The largest error that rounding to the nearest step of each group allows, in the shape of `entries`. reach: the largest size
+        of an entry in the first call."""
+        moved = self._last(entries, kind)
+        step = self.steps(entries, kind, reach)
         members = self.group or moved.shape[-1]
         each = np.repeat(step.reshape(*moved.shape[:-1], -1), members, axis=-1)[..., : moved.shape[-1]]
         bound = np.maximum(each * (0.5 + self.slack), self.least) + self.read * (np.abs(moved) + each)
@@ -67,3 +77,28 @@ class Stored:
     def _last(self, entries: NDArray[Any], kind: str) -> NDArray[Any]:
         """The axis that groups lie along comes last."""
         return np.moveaxis(entries, 0, -1) if self._axis(kind) == "token" else entries
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenFloat(Stored):
+    """Floating-point numbers by one scale for all of a layer's keys, and one for its values, each taken from the first call of the cache
+    and kept: its largest entry is the format's largest number. What is larger later is kept as that.
+
+    mantissa: bits of it that are stored. normal: the smallest number with all of them. largest: of the format.
+    """
+
+    mantissa: int = 3
+    normal: float = 2.0**-6
+    largest: float = 448.0
+
+    def wanted(self, entries: NDArray[Any], reach: float = inf) -> NDArray[Any]:
+        return np.clip(entries, -reach, reach)
+
+    def steps(self, entries: NDArray[Any], kind: str, reach: float = inf) -> NDArray[np.float64]:
+        return np.full(len(self.groups(entries, kind)), reach / self.largest)
+
+    def envelope(self, entries: NDArray[Any], kind: str, reach: float = inf) -> NDArray[np.float64]:
+        scale = max(reach / self.largest, float(np.finfo(np.float32).tiny))
+        size = np.abs(self.wanted(entries, reach)).astype(np.float64)
+        step = 2.0 ** (np.floor(np.log2(np.maximum(size / scale, self.normal))) - self.mantissa)
+        return np.asarray(step * scale * (0.5 + self.slack) + self.read * size)

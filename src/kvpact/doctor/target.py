@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvpact.doctor.claim import Claim
 from kvpact.doctor.errors import NotOffered
 from kvpact.doctor.stored import Stored
 
 if TYPE_CHECKING:
     from kvpact.doctor.glass.reading import Form
+    from kvpact.doctor.references import References
 
 #: One row of scores: [vocab] of logits or log-probabilities, NaN where the target does not show one. A row with gaps holds
 #: log-probabilities, and what it does not show is at most as likely as the least that it shows.
@@ -147,16 +149,6 @@ class Answer:
     refused: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What a capability rests on where it was found out or declared beside the engine, and what KV002 says if it is untrue."""
-
-    what: str
-    expected: str
-    cause: str
-    cure: str
-
-
 class Session(ABC):
     """Contexts that live side by side: one cache, one process, one state. Names are the caller's."""
 
@@ -202,6 +194,11 @@ class Session(ABC):
     def written(self, name: str, layer: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Keys and values of a context as they were given to the cache, [length, num_kv_heads, head_dim] each; only for contexts
         that were fed and nothing else."""
+        raise NotOffered(Capability.WRITTEN)
+
+    def reach(self, name: str, layer: int) -> tuple[float, float]:
+        """The largest size among the keys, and among the values, that the cache of this context was given in its first call, padding and
+        the contexts beside it included: what a scale that the first call freezes is taken from. For who has a `FrozenFloat` stored."""
         raise NotOffered(Capability.WRITTEN)
 
     def storage(self) -> Sequence[Memory]:
@@ -282,6 +279,10 @@ class Target(ABC):
     def at_precision(self, dtype: str) -> Target | None:
         """The same engine and weights computing in `dtype` ("float32" or "float64"), where it can be had: a real fault is as large there,
         and rounding is not."""
+        return None
+
+    def references(self) -> References | None:
+        """What a lossy cache is judged beside, where it can be had."""
         return None
 
     def glass(self) -> Target:

@@ -22,7 +22,7 @@ def widened(exam: Exam, dtype: str) -> Exam | None:
     except KvpactError:  # an engine without this precision
         return None
     # At float64 rounding is far below the least that counts as a fault, however often it is measured.
-    return None if target is None else _measured(exam, target, 1 if dtype == "float64" else ROUNDS)
+    return None if target is None else measured(exam, target, 1 if dtype == "float64" else ROUNDS)
 
 
 def lightened(exam: Exam) -> Exam:
@@ -33,11 +33,12 @@ def lightened(exam: Exam) -> Exam:
         twin = exam.target.glass()
     except Exception:  # whatever keeps an engine from another model: then its own will do
         return exam
-    light = _measured(exam, twin)
+    light = measured(exam, twin)
     return light if light is not None and light.noise.repeats else exam
 
 
-def _measured(exam: Exam, target: Target, rounds: int = ROUNDS) -> Exam | None:
+def measured(exam: Exam, target: Target, rounds: int = ROUNDS) -> Exam | None:
+    """Of another form of the target; None where it can't be measured."""
     from kvpact.doctor.exam import Exam
     from kvpact.doctor.rules.kv001_noise_floor import measure
 

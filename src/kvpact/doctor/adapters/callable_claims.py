@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.target import Claim
+from kvpact.doctor.claim import Claim
 
 STEP_FORM = (
     "give (logits, state): logits [rows, vocab] of each row's last token ([rows, 1, vocab] too), or a list of [tokens of the row, vocab]"

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from kvpact.doctor.adapters import callable_claims as claims
 from kvpact.doctor.adapters.callable_claims import STEP_FORM
 from kvpact.doctor.adapters.declared import Declarations
+from kvpact.doctor.claim import Claim
 from kvpact.doctor.errors import Malformed, TargetFailed, TargetUnusable
-from kvpact.doctor.target import Capability, Claim, Row, Session, Setting, Target
+from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 from kvpact.errors import KvpactError
 
 #: Tokens of a context where nobody says how many there may be.

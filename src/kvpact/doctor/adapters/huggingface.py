@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from kvpact.doctor.adapters import huggingface_caches as caches
+from kvpact.doctor.adapters import huggingface_twins as twins
 from kvpact.doctor.adapters.huggingface_session import Batch, HuggingFaceSession
+from kvpact.doctor.references import References
 from kvpact.doctor.target import Capability, Session, Setting, Target
 
 _OF_MODEL = frozenset(
@@ -26,12 +28,8 @@ _OF_MODEL = frozenset(
         Capability.WRITTEN,
     }
 )
-#: Models of more parameters are not loaded a second time at another precision.
-_TWICE = 2_000_000_000
 #: How configurations call their number of experts.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-#: Of the glass model, where the user's is windowed: contexts of some twenty tokens cross it.
-GLASS_WINDOW = 8
 
 
 class HuggingFace(Target):
@@ -79,32 +77,20 @@ class HuggingFace(Target):
         }
 
     def at_precision(self, dtype: str) -> HuggingFace | None:
-        wanted = getattr(torch, dtype)
-        if self.model.dtype == wanted or sum(parameter.numel() for parameter in self.model.parameters()) > _TWICE:
-            return None
-        twin = copy.copy(self)
-        twin.prepare = lambda model: model  # type: ignore[method-assign]  # it has been
-        HuggingFace.__init__(twin, copy.deepcopy(self.model).to(wanted), name=f"{self.name} ({dtype})", **self._given)
-        return twin
+        return twins.at_precision(self, getattr(torch, dtype))
 
     def glass(self) -> HuggingFace:
-        """The same class and cache around the glass checkpoint, in the model's own architecture, attention and precision; in Llama's,
-        where the weights of the architecture are not known. A window is narrowed to what few tokens can cross."""
-        from kvpact.doctor.glass.build import glass_model
-        from kvpact.doctor.glass.forms import ARCHITECTURES, form_for
+        return twins.glass(self)
 
-        kind = self.model.config.get_text_config().model_type
-        architecture = kind if kind in ARCHITECTURES else "mistral" if self.window else "llama"
-        model = glass_model(
-            architecture,
-            dtype=self.model.dtype,
-            attention=str(self.model.config._attn_implementation),
-            window=min(self.window, GLASS_WINDOW) if self.window else None,
-        ).to(self.model.device)
+    def references(self) -> References | None:
+        return twins.references(self)
+
+    def twin(self, model: Any, kind: str, *, prepared: bool = True, **given: Any) -> HuggingFace:
+        """The same class and cache around another model. prepared: `prepare` has seen it. given: arguments in place of this one's."""
         twin = copy.copy(self)
-        HuggingFace.__init__(twin, model, name=f"{self.name} (glass)", **self._given)
-        dtype = str(model.dtype).removeprefix("torch.")
-        twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else "lossy")
+        if prepared:
+            twin.prepare = lambda model: model  # type: ignore[method-assign]
+        HuggingFace.__init__(twin, model, name=f"{self.name} ({kind})", **{**self._given, **given})
         return twin
 
     def module(self) -> Any:

@@ -6,7 +6,7 @@ import copy
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from kvpact.doctor.stored import Stored
+from kvpact.doctor.stored import FrozenFloat, Stored
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +19,7 @@ _GROUP = 64
 #: The axis along which a backend's groups lie within a head, as transformers' documentation advises for it.
 _AXES = {"quanto": 0, "hqq": 1}
 #: As the layer classes are called that round so.
+_FLOATS = "Fp8QuantizedLayer"
 _BACKENDS = {"QuantoQuantizedLayer": "quanto", "HQQQuantizedLayer": "hqq"}
 
 
@@ -51,10 +52,13 @@ def copies(cache: Any, model: Any) -> bool:
 
 
 def declared(cache: Any, model: Any) -> Stored | None:
-    """The number format of integers in groups of one position's channels; None where scales reach farther, or are not told."""
+    """The number format of integers in groups of one position's channels, or of floats by a scale that the first call freezes; None
+    where scales reach farther, or are not told."""
     import torch
 
     layer = cache.layers[0]
+    if type(layer).__name__ == _FLOATS and layer.fp8_dtype is torch.float8_e4m3fn:
+        return FrozenFloat(name="8-bit floats by a scale that the first call freezes", bits=8, read=float(torch.finfo(model.dtype).eps))
     backend = _BACKENDS.get(type(layer).__name__)
     if backend is None or {layer.axis_key, layer.axis_value} != {_AXES[backend]} or _head_dim(model) % layer.q_group_size:
         return None

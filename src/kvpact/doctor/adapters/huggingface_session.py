@@ -152,6 +152,11 @@ class HuggingFaceSession(Session):
         keys, values = (each[:, -length:].transpose(0, 1).float().numpy() for each in whole)
         return keys, values
 
+    def reach(self, name: str, layer: int) -> tuple[float, float]:
+        first = self._written[id(self._batches[name])][layer][0]
+        keys, values = (float(part.abs().max()) for part in first)
+        return keys, values
+
     def storage(self) -> Sequence[Memory]:
         found = []
         for name, batch in self._batches.items():

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from kvpact.doctor.claim import Claim
 from kvpact.doctor.errors import BrokeOff, OutOfTime
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, passed
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Submit, Truncate, feed
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Claim, Setting
+from kvpact.doctor.target import Capability, Setting
 from kvpact.errors import KvpactError
 
 _CAUSE = "the adapter declares what its engine, in this version or with this cache, does not have"

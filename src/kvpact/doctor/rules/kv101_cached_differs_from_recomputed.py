@@ -33,7 +33,7 @@ def decode(exam: Exam) -> Verdict:
         steps = [1] * (_DECODED - 1)
         return f"after a prompt of {length}", lambda tag: Program(steps=feed("a", exam.tokens(tag, length + _DECODED), length, *steps))
 
-    return against(exam, map(case, exam.edges()), _WORDS, gap=exam.gap)
+    return against(exam, map(case, exam.edges()), _WORDS, gap=Exam.gap)
 
 
 def own_answers(exam: Exam) -> Verdict:

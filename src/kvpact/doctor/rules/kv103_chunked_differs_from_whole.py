@@ -41,7 +41,7 @@ def pieces(exam: Exam) -> Verdict:
         return f"{length} tokens in pieces of {size}", lambda tag: Program(steps=feed("a", exam.tokens(tag, length), *cuts))
 
     cases = [case(length, size) for length in lengths(exam, (9, 34)) for size in (2, 5, 16) if size < length]
-    return against(exam, cases, _WORDS, gap=exam.gap)
+    return against(exam, cases, _WORDS, gap=Exam.gap)
 
 
 RULE = Rule(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from kvpact.doctor.compare import Case, Words, against, lengths, sure
+from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Outcome, Verdict, failed, inconclusive
 from kvpact.doctor.first_sent import CURE, TAKEN, first_sent
@@ -16,6 +16,7 @@ from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, Size
 from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.reuse import in_common
 from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Capability
 
 _DECODED = 2

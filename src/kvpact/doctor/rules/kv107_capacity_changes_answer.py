@@ -48,7 +48,7 @@ def capacities(exam: Exam) -> Verdict:
 
         return f"{length} tokens and {more} slots to spare", build
 
-    def gap(program: Program) -> Gap:
+    def gap(exam: Exam, program: Program) -> Gap:
         return exam.between(program, replace(program, setting=replace(program.setting, capacity=_needed(program))))
 
     return against(exam, [case(length, more) for length, more in in_turn(lengths(exam, (6, 33)), (1, 40, 150))], _WORDS, gap=gap)

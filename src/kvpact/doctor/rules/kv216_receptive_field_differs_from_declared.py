@@ -7,6 +7,8 @@ import numpy as np
 from kvpact.doctor.errors import AuditImpossible
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.flips import shared_scale
+from kvpact.doctor.noise import same_bits
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Row
@@ -20,8 +22,8 @@ _PLACES = 6
 
 def whole(exam: Exam) -> Verdict:
     """The whole model over one prompt: changing a token moves no row before it, and none that is farther than all windows together."""
-    if not exam.exact:
-        return inconclusive(exam.target.lossy or "the target does not repeat itself in bits: equal shapes can't be compared")
+    if not exam.exact and not exam.target.blurs:
+        return inconclusive("the target does not repeat itself in bits: equal shapes can't be compared")
     back = _reach(exam)
     length = exam.length(24 if back is None or back + 8 > _LONGEST else back + 8)
     tokens = exam.tokens("receptive field", length)
@@ -29,10 +31,13 @@ def whole(exam: Exam) -> Verdict:
     blind = 0
     for place in sorted({*range(0, length, max(1, length // _PLACES)), length - 2, length - 1}):
         changed = (*tokens[:place], exam.other_token(tokens[place], "field"), *tokens[place + 1 :])
-        moved = [query for query, row in enumerate(_rows(exam, changed)) if exam.differs(row, base[query])]
+        moved = [query for query, row in enumerate(_rows(exam, changed)) if not same_bits(row, base[query])]
         blind += place not in moved
         wrong = [query for query in moved if query < place or (back is not None and query - place > back)]
         if wrong:
+            blurred = shared_scale(exam)
+            if blurred is not None:
+                return blurred
             return failed(_of_model(wrong[0], place, back, moved, _program(exam, tokens)))
     if blind:
         return inconclusive(f"{blind} tokens do not move their own row: a leak could not have been seen")

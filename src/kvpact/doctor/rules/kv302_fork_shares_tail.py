@@ -33,7 +33,7 @@ def forked(exam: Exam) -> Verdict:
         cause=_CAUSE,
         cure=_CURE,
     )
-    return against(exam, _cases(exam), words, gap=lambda program: exam.between(program, unforked(program)))
+    return against(exam, _cases(exam), words, gap=lambda exam, program: exam.between(program, unforked(program)))
 
 
 def _case(program: Program) -> str:

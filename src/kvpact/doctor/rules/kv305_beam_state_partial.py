@@ -43,7 +43,7 @@ def beams(exam: Exam) -> Verdict:
     equal = [case((length, length, length)) for length in lengths(exam, (5, 32))]
     longest = max(lengths(exam, (9,)))
     mixed = [case((longest, max(1, longest - 4), max(1, longest - 6)))] if exam.target.can(Capability.BATCH) else []
-    return against(exam, [*equal, *mixed], _WORDS, gap=exam.beam_gap)
+    return against(exam, [*equal, *mixed], _WORDS, gap=Exam.beam_gap)
 
 
 RULE = Rule(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive
 from kvpact.doctor.noise import Size
 from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.reuse import steps_of, taken, without_reuse
 from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Capability
 
 _EXPECTED = "the same rows, whatever the other context goes on with"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, failed, inconclusive
 from kvpact.doctor.noise import Size
 from kvpact.doctor.program import Program
 from kvpact.doctor.reuse import Hit, after, kind_of, only_by_reuse, taken
 from kvpact.doctor.rule import Page, Rule, Way
+from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Capability
 
 _CAUSE = "what is taken over is one token, or one block, longer or shorter than what is left to compute begins"

@@ -20,7 +20,7 @@ def scales(exam: Exam) -> Verdict:
         return inconclusive(f"{exam.target.lossy}, and by which groups is not declared (`Target.stored`)")
     for program in programs(exam):
         both: list[Pair] = []
-        exam.run(program, inspect=into(both, exam.target.num_layers or 0))
+        exam.run(program, inspect=into(both, exam))
         seen += len(both)
         if stored is None:
             unexplained += sum(beyond(pair, None) is not None for pair in both)
