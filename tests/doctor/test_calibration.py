@@ -113,7 +113,7 @@ class Misses(OwnMask):
 
 @pytest.mark.parametrize("back", [0, 1, 4])
 @pytest.mark.parametrize(("here", "outcome"), [(False, Outcome.FAILED), (True, Outcome.INCONCLUSIVE)])
-@pytest.mark.parametrize("seed", SEEDS[:6:2] + SEEDS[6:])
+@pytest.mark.parametrize("seed", SEEDS[:1] + SEEDS[3:10])
 def test_a_token_that_decoding_misses_is_not_passed_where_rounding_hides_it_in_a_row(
     seed: int, here: bool, outcome: Outcome, back: int
 ) -> None:

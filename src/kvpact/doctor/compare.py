@@ -111,28 +111,34 @@ def _rounded(exam: Exam, family: _Family, unrounded: Exam, reference: Exam) -> V
     """Of a cache that rounds: without rounding the family must be as it should be, and with it each row must be what rounding as is
     declared gives in the same calls. What it does to context is in the first, and what it does to entries in the second."""
     plain = surest(unrounded, lambda wider: _compared(wider, family))
-    if plain.outcome is not Outcome.PASSED:
-        said = f"{plain.reason} (with entries that nothing rounds)"
-        return replace(plain, reason=said, findings=tuple(replace(one, got=f"{one.got}, with entries unrounded") for one in plain.findings))
-    compared, moved, inexact = 0, 0.0, False
+    if plain.outcome is Outcome.FAILED:
+        return failed(*(replace(finding, got=f"{finding.got}, with entries unrounded") for finding in plain.findings))
+    gaps: list[Gap] = []
     for label, build in family.cases:
         program = family.program(exam, label, build)
-        gap = reference.beside(exam, program)
-        compared, moved = compared + gap.compared, max(moved, reference.beside(unrounded, program).effect)
+        gaps.append(gap := reference.beside(exam, program))
         if gap.size is Size.FAULT:
             smallest = exam.smallest(program, lambda smaller: reference.beside(exam, smaller).size is Size.FAULT)
             return failed(_finding(exam, replace(family.words, expected=_AS_DECLARED), reference.beside(exam, smallest), smallest))
-        inexact = inexact or gap.effect > 0
-        if gap.size is not Size.ROUNDING:
-            return inconclusive(f"{_effect(exam, gap, label)}, beside rounding as it is declared")
-    if not moved:
+    worst = max(gaps, key=lambda gap: gap.effect)
+    if worst.size is not Size.ROUNDING:
+        return inconclusive(f"{_effect(exam, worst, 'beside rounding as it is declared')}: {exam.target.lossy}")
+    if plain.outcome is not Outcome.PASSED:
+        return inconclusive(f"with entries that nothing rounds, {plain.reason}")
+    return _as_declared(exam, plain, gaps, [reference.beside(unrounded, family.program(exam, *case)).effect for case in family.cases])
+
+
+def _as_declared(exam: Exam, plain: Verdict, gaps: Sequence[Gap], moved: Sequence[float]) -> Verdict:
+    """plain: the pass without rounding. moved: nats by which rounding as declared moves rows, by program."""
+    compared = sum(gap.compared for gap in gaps)
+    if not max(moved):
         return inconclusive("nothing that these programs read was rounded")
-    if inexact:
-        return sure(exam, f"{compared} rows are what rounding as declared gives", compared, programs=len(family.cases))
-    return passed(
-        f"without rounding, {plain.reason}; with it, {compared} rows have the bits that rounding as declared gives, "
-        f"which moves them by up to {moved:.2g} nats"
+    said = (
+        f"without rounding, {plain.reason}; with it, {compared} rows are what rounding as declared gives, which moves them by up to "
+        f"{max(moved):.2g} nats"
     )
+    exact = all(gap.effect == 0 for gap in gaps) and compared > 0
+    return passed(f"{said}, in bits") if exact else sure(exam, said, compared, programs=len(gaps))
 
 
 def _effect(exam: Exam, found: Gap, label: str) -> str:
