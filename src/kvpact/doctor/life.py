@@ -182,4 +182,4 @@ def entries_after_feeds(exam: Exam, program: Program) -> list[list[Any]]:
 
 def exact_entries(exam: Exam) -> bool:
     """Whether entries are stored as they were computed: others may rightly be stored anew."""
-    return getattr(exam.target, "stored", None) is None
+    return exam.target.stored is None

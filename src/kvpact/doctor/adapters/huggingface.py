@@ -46,10 +46,15 @@ class HuggingFace(Target):
     def __init__(
         self, model: Any, *, name: str = "huggingface", cache: str = "dynamic", make_cache: Callable[[Any, int], Any] | None = None
     ) -> None:
-        config = model.config.get_text_config()
-        self.model = self.prepare(model)
         self.name = name
-        self.cache = caches.kind(cache, model) if make_cache is None else caches.own(make_cache, model)
+        self._chosen = cache if make_cache is None else make_cache
+        self._take(self.prepare(model))
+
+    def _take(self, model: Any) -> None:
+        """A model as it is examined, with what it can do."""
+        config = model.config.get_text_config()
+        self.model = model
+        self.cache = caches.kind(self._chosen, model) if isinstance(self._chosen, str) else caches.own(self._chosen, model)
         self.vocab_size = int(config.vocab_size)
         longest = int(getattr(config, "max_position_embeddings", 2048))
         self.max_len = min(longest, caches.SLOTS) if self.cache.sized else longest
@@ -60,7 +65,6 @@ class HuggingFace(Target):
         self.layer_windows = caches.layer_windows(config)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
-        self._given: dict[str, Any] = {"cache": cache, "make_cache": make_cache}
         self.capabilities = _OF_MODEL | self.cache.offers | (frozenset() if self.cache.coarse else {Capability.GLASS})
 
     def open(self, setting: Setting) -> Session:
@@ -83,8 +87,8 @@ class HuggingFace(Target):
         if self.model.dtype == wanted or sum(parameter.numel() for parameter in self.model.parameters()) > _TWICE:
             return None
         twin = copy.copy(self)
-        twin.prepare = lambda model: model  # type: ignore[method-assign]  # it has been
-        HuggingFace.__init__(twin, copy.deepcopy(self.model).to(wanted), name=f"{self.name} ({dtype})", **self._given)
+        twin.name = f"{self.name} ({dtype})"
+        twin._take(copy.deepcopy(self.model).to(wanted))
         return twin
 
     def glass(self) -> HuggingFace:
@@ -102,7 +106,8 @@ class HuggingFace(Target):
             window=min(self.window, GLASS_WINDOW) if self.window else None,
         ).to(self.model.device)
         twin = copy.copy(self)
-        HuggingFace.__init__(twin, model, name=f"{self.name} (glass)", **self._given)
+        twin.name = f"{self.name} (glass)"
+        twin._take(twin.prepare(model))
         dtype = str(model.dtype).removeprefix("torch.")
         twin.form = form_for(architecture, dtype=dtype if self.cache.lossy is None else "lossy")
         return twin
