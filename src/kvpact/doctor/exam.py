@@ -109,17 +109,15 @@ class Exam(Probes):
     def gap_of(self, execution: Execution, only: str | None = None) -> Gap:
         return self._widest(self._with_reference([seen for seen in execution.rows if only in (None, seen.name)]))
 
-    def between(self, program: Program, other: Program) -> Gap:
-        """Of two programs that bring contexts of the same names to the same tokens: rows of `program` that `other` shows, too."""
-        shown = {(seen.name, seen.context): seen.row for seen in self.run(other).rows}
+    def between(self, program: Program, *others: Program) -> Gap:
+        """Of programs that bring contexts of the same names to the same tokens: rows of `program` that the others show, too."""
+        shown = {(seen.name, seen.context): seen.row for other in others for seen in self.run(other).rows}
         pairs = [(seen, shown[seen.name, seen.context]) for seen in self.run(program).rows if (seen.name, seen.context) in shown]
         return self._widest(pairs)
 
     def beam_gap(self, program: Program) -> Gap:
         """Each row beside that of a batch whose contexts were fed their tokens from the beginning."""
-        shown = {(seen.name, seen.context): seen.row for batch in unordered(program) for seen in self.run(batch).rows}
-        pairs = [(seen, shown[seen.name, seen.context]) for seen in self.run(program).rows if (seen.name, seen.context) in shown]
-        return self._widest(pairs)
+        return self.between(program, *unordered(program))
 
     def plain_gap(self, program: Program) -> Gap:
         """Run it, and compare each row with its plain way: the same tokens in the same pieces, alone in a session."""

@@ -58,10 +58,6 @@ def hardly(exam: Exam, otherwise: str) -> Verdict:
     return inconclusive("the target shows no scores to compare" if isnan(exam.power.moves) else otherwise)
 
 
-def exactly(exam: Exam) -> bool:
-    return exam.exact
-
-
 def shared_scale(exam: Exam) -> Verdict | None:
     """Where a lossy cache may take one scale over all that it stores, content that nobody sees moves what everybody reads."""
     if not exam.target.blurs:
@@ -80,7 +76,7 @@ def finding(
         expected="equal rows: shapes are equal, and the changed content must not be seen",
         got=f"rows {apart:.3g} nats apart",
         where=Where(request=seen.name, position=seen.position),
-        exact=exactly(exam),
+        exact=exam.exact,
         effect=apart,
         floor=exam.noise.floor,
         cause=remedy[0],

@@ -13,7 +13,7 @@ from random import Random
 from kvpact.doctor.draw import draw
 from kvpact.doctor.errors import OutOfTime
 from kvpact.doctor.exam import Exam, Gap
-from kvpact.doctor.execution import Seen
+from kvpact.doctor.execution import Execution, Seen
 from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report, Result, Where
 from kvpact.doctor.lineage import pieces, swapped
 from kvpact.doctor.noise import Noise, Size, distance
@@ -109,8 +109,8 @@ def run_programs(
 def _try(exam: Exam, program: Program, number: int, run: Run) -> None:
     run.drawn += 1
     try:
-        gap = _measured(exam, program)
-        moved = _moved(exam, program)
+        gap = exam.settle(program, exam.gap_of(exam.first(program)), Exam.gap)
+        moved = _moved(exam, program, exam.first)
     except OutOfTime:
         raise
     except KvpactError as error:  # it may refuse: what it does it must do right
@@ -129,12 +129,8 @@ def _try(exam: Exam, program: Program, number: int, run: Run) -> None:
         run.failures.append(_smallest_moved(exam, program, number, moved))
 
 
-def _measured(exam: Exam, program: Program) -> Gap:
-    return exam.settle(program, exam.gap(program), Exam.gap)
-
-
 def _far(exam: Exam, program: Program) -> bool:
-    return _measured(exam, program).size is Size.FAULT
+    return exam.settle(program, exam.gap(program), Exam.gap).size is Size.FAULT
 
 
 def _confirmed(exam: Exam, program: Program) -> bool:
@@ -169,18 +165,18 @@ def hidden(exam: Exam) -> dict[int, int]:
     return {token: token + quarter for token in range(half, half + quarter)} if half >= 8 else {}
 
 
-def _moved(exam: Exam, program: Program) -> list[tuple[Seen, float]]:
+def _moved(exam: Exam, program: Program, run: Callable[[Program], Execution]) -> list[tuple[Seen, float]]:
     """Rows that other contexts' tokens, or tokens that were cut off, have moved: shapes are equal, so bits must be."""
     if not exam.target.can(Capability.FULL_ROWS):
         return []
-    one, two = exam.run(program), exam.run(swapped(program, hidden(exam)))
+    one, two = run(program), run(swapped(program, hidden(exam)))
     both = [(a, b) for a, b in zip(one.rows, two.rows, strict=True) if a.context == b.context]
     return [(a, distance(a.row, b.row)) for a, b in both if exam.differs(a.row, b.row)]
 
 
 def _smallest_moved(exam: Exam, program: Program, number: int, moved: list[tuple[Seen, float]]) -> Failure:
-    smallest = exam.smallest(program, lambda smaller: bool(_moved(exam, smaller)), runs=_RUNS)
-    again = _moved(exam, smallest)
+    smallest = exam.smallest(program, lambda smaller: bool(_moved(exam, smaller, exam.run)), runs=_RUNS)
+    again = _moved(exam, smallest, exam.run)
     if again:
         program, moved = smallest, again
     seen, effect = max(moved, key=lambda item: item[1])

@@ -44,21 +44,25 @@ class HuggingFace(Target):
     def __init__(
         self, model: Any, *, name: str = "huggingface", cache: str = "dynamic", make_cache: Callable[[Any, int], Any] | None = None
     ) -> None:
-        config = model.config.get_text_config()
-        self.model = self.prepare(model)
         self.name = name
-        self.cache = caches.kind(cache, model) if make_cache is None else caches.own(make_cache, model)
+        self._chosen = cache if make_cache is None else make_cache
+        self._take(self.prepare(model))
+
+    def _take(self, model: Any) -> None:
+        """A model as it is examined, with what it can do."""
+        config = model.config.get_text_config()
+        self.model = model
+        self.cache = caches.kind(self._chosen, model) if isinstance(self._chosen, str) else caches.own(self._chosen, model)
         self.vocab_size = int(config.vocab_size)
         longest = int(getattr(config, "max_position_embeddings", 2048))
         self.max_len = min(longest, caches.SLOTS) if self.cache.sized else longest
         self.window = caches.window_of(model)
         self.num_layers = int(config.num_hidden_layers)
-        self.lossy, self.stored = self.cache.lossy, self.cache.stored or self.stored
+        self.lossy, self.stored = self.cache.lossy, self.cache.stored or type(self).stored
         self.routed = any(getattr(config, one, None) for one in _EXPERTS)
         self.layer_windows = caches.layer_windows(config)
         # Version 5.40 of transformers drops the old name of the argument.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
-        self._given: dict[str, Any] = {"cache": cache, "make_cache": make_cache}
         self.capabilities = _OF_MODEL | self.cache.offers | (frozenset() if self.cache.coarse else {Capability.GLASS})
 
     def open(self, setting: Setting) -> Session:
@@ -85,12 +89,13 @@ class HuggingFace(Target):
     def references(self) -> References | None:
         return twins.references(self)
 
-    def twin(self, model: Any, kind: str, *, prepared: bool = True, **given: Any) -> HuggingFace:
-        """The same class and cache around another model. prepared: `prepare` has seen it. given: arguments in place of this one's."""
+    def twin(self, model: Any, kind: str, *, cache: str | None = None) -> HuggingFace:
+        """The same class around another model, as it is examined. cache: another one, by name."""
         twin = copy.copy(self)
-        if prepared:
-            twin.prepare = lambda model: model  # type: ignore[method-assign]
-        HuggingFace.__init__(twin, model, name=f"{self.name} ({kind})", **{**self._given, **given})
+        twin.name = f"{self.name} ({kind})"
+        if cache is not None:
+            twin._chosen = cache
+        twin._take(model)
         return twin
 
     def module(self) -> Any:

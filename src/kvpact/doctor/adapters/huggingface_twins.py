@@ -40,7 +40,7 @@ def glass(target: HuggingFace) -> HuggingFace:
         attention=str(target.model.config._attn_implementation),
         window=min(target.window, GLASS_WINDOW) if target.window else None,
     ).to(target.model.device)
-    twin = target.twin(model, "glass", prepared=False)
+    twin = target.twin(target.prepare(model), "glass")
     dtype = str(model.dtype).removeprefix("torch.")
     twin.form = form_for(architecture, dtype=dtype if target.cache.lossy is None else "lossy")
     return twin
@@ -59,7 +59,7 @@ def references(target: HuggingFace) -> References | None:
 
     if target.lossy is None or rounding(target.max_len) is None:
         return None
-    twins = [target.twin(target.model, kind, cache="dynamic", make_cache=None) for kind in ("unrounded", "rounded as declared")]
+    twins = [target.twin(target.model, kind, cache="dynamic") for kind in ("unrounded", "rounded as declared")]
     for twin, make in zip(twins, (plain, rounding), strict=True):
         twin.make_cache = make  # type: ignore[method-assign]  # whatever a subclass makes
     return References(unrounded=twins[0], rounded=twins[1])

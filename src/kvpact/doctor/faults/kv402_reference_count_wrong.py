@@ -32,6 +32,6 @@ FAULTS = (
         code="KV402",
         about="a fork is not counted as a holder",
         make=_ForkCountsNone,
-        touches=frozenset({"KV105", "KV216", "KV302", "KV310", "KV403"}),
+        touches=frozenset({"KV302", "KV403", "KV502"}),
     ),
 )

@@ -20,8 +20,6 @@ FAULTS = (
         about="attention reads whole blocks, with what earlier contexts left in them",
         make=_ReadsToTheBlocksEnd,
         like=("meta-pytorch/gpt-fast#233",),
-        touches=frozenset(
-            {"KV102", "KV103", "KV104", "KV105", "KV106", "KV107", "KV205", "KV216", "KV301", "KV302", "KV303", "KV304", "KV310", "KV604"}
-        ),
+        touches=frozenset({"KV104", "KV105", "KV106", "KV107", "KV205", "KV216", "KV301", "KV302", "KV303", "KV304", "KV310", "KV604"}),
     ),
 )

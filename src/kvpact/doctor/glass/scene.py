@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.program import Abort, Advance, Fork, Load, Program, Reorder, Save, Submit, Truncate
@@ -154,8 +155,9 @@ def _change(state: _State, step: object) -> None:
         _reorder(state, step)
     elif isinstance(step, Abort):
         _lose(state, step.name, range(len(state.given.get(step.name, []))), Whose.ENDED)
-        for part in (state.given, state.fed, state.padding, state.after):
-            part.pop(step.name, None)  # type: ignore[attr-defined]  # each is a dict by name
+        by_name: tuple[dict[str, Any], ...] = (state.given, state.fed, state.padding, state.after)
+        for part in by_name:
+            part.pop(step.name, None)
 
 
 def _reorder(state: _State, step: Reorder) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, passed
-from kvpact.doctor.flips import changed, clearly, exactly, finding, flipped, hardly
+from kvpact.doctor.flips import changed, clearly, finding, flipped, hardly
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.noise import Size, distance
@@ -56,7 +56,7 @@ def _deaf(exam: Exam, program: Program, old: int) -> tuple[tuple[Seen, Row] | No
 
 def _stays(exam: Exam, one: Row, other: Row) -> bool:
     """Where no bits are promised, a row that moves a little beyond rounding has heard, if not clearly."""
-    if exactly(exam):
+    if exam.exact:
         return not exam.differs(one, other)
     return exam.noise.size(distance(one, other)) is Size.ROUNDING
 

@@ -24,8 +24,9 @@ def append(exam: Exam) -> Verdict:
     """Entries before an append are the same bits after it."""
     if not exact_entries(exam):
         return inconclusive("entries are stored in a lossy format, which may be written anew")
-    size, room = exam.target.block_size or 16, exam.target.window or exam.target.max_len
-    lengths = [length for length in (3, size - 1, size, size + 1) if 1 <= length < room - 3]
+    size, room = exam.target.block_size, exam.target.window or exam.target.max_len
+    wanted = (3, 16) if size is None else (3, size - 1, size, size + 1)
+    lengths = [length for length in wanted if 1 <= length < room - 3]
     for length in lengths:
         tokens = exam.tokens(f"append {length}", length + 3)
         program = Program(steps=feed("a", tokens, length, 1))

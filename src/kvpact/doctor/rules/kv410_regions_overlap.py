@@ -31,7 +31,8 @@ def neighbour(exam: Exam) -> Verdict:
     if not exact_entries(exam):
         return inconclusive("entries are stored in a lossy format, which may be written anew")
     size = exam.target.block_size or 16
-    for length in (size - 1 or 1, size, size + 1):
+    lengths = (size,) if exam.target.block_size is None else (size - 1 or 1, size, size + 1)
+    for length in lengths:
         one, two = exam.tokens(f"overlap {length}", length), exam.tokens(f"overlap other {length}", 2 * size)
         program = Program(steps=(*feed("a", one), *feed("b", two), *feed("b", two[:1])))
         stages = entries_after_feeds(exam, program)

@@ -19,6 +19,8 @@ _CURE = "give each tenant a salt of its own, and make it part of every key"
 
 #: Samples of each kind in a round, most rounds, and most seconds that the rule takes.
 _SAMPLES, _ROUNDS, _SECONDS = 12, 4, 20.0
+#: Tokens of prompts; and what computing one must take so that a hit is told: many times what a call takes by itself, and seconds.
+_LENGTHS, _TIMES, _LEAST = (64, 128, 256, 512), 4, 0.02
 #: Area under the curve from which the control must tell hits from misses, and up to which another tenant's hit may pass for a miss.
 _TOLD, _UNTOLD = 0.9, 0.65
 #: Area of the control below which more samples would not help.
@@ -31,9 +33,9 @@ def tell(exam: Exam) -> Verdict:
     """First feeds of prompts that a tenant has sent itself, that another one has sent, and that nobody has, in random order; round
     after round, until it is sure. A finding takes two rounds at least."""
     times: dict[str, list[float]] = {"nobody": [], "itself": [], "another": []}
-    start, reason = time.monotonic(), ""
+    start, reason, length = time.monotonic(), "", _long_enough(exam)
     for turn in range(_ROUNDS):
-        if not _add(exam, times, turn, start + _SECONDS):
+        if not _add(exam, times, turn, length, start + _SECONDS):
             return inconclusive(f"{len(times['another'])} samples of each kind in {_SECONDS:g} s are too few here")
         control, across = (_area(times["nobody"], times[kind]) for kind in ("itself", "another"))
         doubt = _SURE * _error(across, len(times["another"]))
@@ -44,16 +46,26 @@ def tell(exam: Exam) -> Verdict:
         elif across <= _UNTOLD and across + doubt < _TOLD:
             return passed(f"own hits are told by time (area {control:.2f}), those of another salt are not ({across:.2f})")
         elif turn and across - doubt > _UNTOLD:
-            return failed(_finding(exam, across, control, len(times["another"])))
+            return failed(_finding(exam, length, across, control, len(times["another"])))
         else:
             reason = f"area {across:.2f} for another salt's prompts, {control:.2f} for own ones: more samples would tell"
     return inconclusive(reason)
 
 
-def _add(exam: Exam, times: dict[str, list[float]], turn: int, deadline: float) -> bool:
+def _long_enough(exam: Exam) -> int:
+    """The shortest prompt whose hit time can tell: longer ones take more time and tell no more."""
+
+    def seconds(length: int) -> float:
+        return min(_timed(exam, exam.tokens(f"timing {uuid4().hex}", length), f"me {uuid4().hex}") for _ in range(2))
+
+    lengths = sorted({exam.length(length) for length in _LENGTHS})
+    call = seconds(1)
+    return next((length for length in lengths if seconds(length) > max(_TIMES * call, _LEAST)), lengths[-1])
+
+
+def _add(exam: Exam, times: dict[str, list[float]], turn: int, length: int, deadline: float) -> bool:
     """Seconds of the second of two sessions, by who had sent its prompt in the first: every kind does the same work. False at the
     deadline."""
-    length = exam.length(512)
     kinds = list(times) * _SAMPLES
     exam.random(f"timing {turn}").shuffle(kinds)
     for kind in () if turn else tuple(times):
@@ -70,10 +82,15 @@ def _sample(exam: Exam, kind: str, length: int) -> float:
     asked, unrelated = (exam.tokens(f"timing {what} {fresh}", length) for what in ("asked", "unrelated"))
     sent, sender = (unrelated if kind == "nobody" else asked), ("me" if kind == "itself" else "you")
     exam.run(Program(steps=feed("a", sent), setting=Setting(salt=f"{sender} {fresh}")))
-    session = exam.target.open(Setting(salt=f"me {fresh}"))
+    return _timed(exam, asked, f"me {fresh}")
+
+
+def _timed(exam: Exam, tokens: tuple[int, ...], salt: str) -> float:
+    """Seconds of a feed."""
+    session = exam.target.open(Setting(salt=salt))
     try:
         start = exam.target.clock()
-        session.feed({"b": asked})
+        session.feed({"b": tokens})
         return exam.target.clock() - start
     finally:
         session.close()
@@ -92,8 +109,8 @@ def _error(area: float, count: int) -> float:
     return float(np.sqrt(max(variance, 1e-4)) / count)
 
 
-def _finding(exam: Exam, across: float, control: float, count: int) -> Finding:
-    tokens = exam.tokens("timing asked", exam.length(512))
+def _finding(exam: Exam, length: int, across: float, control: float, count: int) -> Finding:
+    tokens = exam.tokens("timing asked", length)
     before = Program(steps=feed("a", tokens), setting=Setting(salt="you"))
     return Finding(
         code="KV506",
