@@ -31,6 +31,12 @@ def test_each_command_explains_itself(kvpact, command: str) -> None:
     assert f"kvpact {command}" in out
 
 
+def test_a_paragraph_of_help_breaks_where_the_terminal_ends(kvpact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = kvpact("regress", "--help")
+    assert "every answer must equal the one alone and hold no loop, repetition or stray token." in out
+
+
 @pytest.mark.parametrize("command", ["run", "chat", "regress"])
 def test_a_command_that_starts_an_engine_takes_its_options(kvpact, command: str) -> None:
     _, out, _ = kvpact(command, "--help")

@@ -63,7 +63,7 @@ class EngineOptions:
     peak_concurrency: Annotated[int | None, typer.Option(metavar="N", help="Size the pool for 1.5 x N typical requests instead.")] = None
     max_model_len: Annotated[int | None, typer.Option(metavar="TOKENS", help="Longest context, prompt and answer.")] = None
     max_num_seqs: Annotated[int | None, typer.Option(metavar="N", help="Most sequences that run at the same time.")] = None
-    seed: Annotated[int | None, typer.Option(metavar="SEED", help="Of every draw that is not greedy.")] = None
+    seed: Annotated[int | None, typer.Option(metavar="SEED", help="Seed of every draw that is not greedy.")] = None
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads that compute.")] = None
 
     def engine_fields(self) -> dict[str, int | str]:
