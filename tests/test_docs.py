@@ -76,6 +76,19 @@ def test_a_link_to_a_heading_or_a_file_that_is_not_there_is_found(tmp_path: Path
     assert broken(page, page.read_text()) == ["#three", "gone.md", "page.md#onex"]
 
 
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, left = set(), [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for name in {link.partition("#")[0] for link in links(page.read_text(encoding="utf-8"))} - {""}:
+            to = (page.parent / name).resolve()
+            left += to.glob("*.md") if to.is_dir() else [to] if to.suffix == ".md" else []
+    assert set(PAGES) - reached == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|cpp|md))`", page.read_text(encoding="utf-8")))
