@@ -28,7 +28,7 @@ def selftest(
 ) -> None:
     """Examine every faulty double, and score the doctor: planted faults found, named right, false alarms, time.
 
-    Exit code: 0 every fault was found and named, and nothing else; 1 otherwise.
+    It takes some minutes; --select takes fewer doubles. Exit code: 0 every fault was found and named, and nothing else; 1 otherwise.
     """
     from kvpact.doctor.fault import all_faults
     from kvpact.doctor.registry import select as chosen
