@@ -12,6 +12,7 @@ import pytest
 
 import kvpact as package
 from builds import needs_native
+from kvpact.config import EngineConfig
 from kvpact.switches import SWITCHES
 
 COMMANDS = ("run", "chat", "switches", "regress", "env")
@@ -42,6 +43,14 @@ def test_a_command_that_starts_an_engine_takes_its_options(kvpact, command: str)
     _, out, _ = kvpact(command, "--help")
     options = ("--switch", "--trace", "--kv-cache-memory", "--peak-concurrency", "--max-model-len", "--max-num-seqs", "--seed", "--threads")
     assert [option for option in options if option not in out] == []
+
+
+def test_defaults_that_help_tells_are_the_engine_s(kvpact) -> None:
+    _, out, _ = kvpact("run", "--help")
+    config = EngineConfig()
+    assert f"{config.max_num_seqs} by default" in out
+    assert f"1.5 x N requests of {config.typical_tokens:,} tokens" in out
+    assert f"draw that is not greedy; {config.seed} by default" in out
 
 
 def test_the_version_is_the_package_s(kvpact) -> None:
