@@ -140,6 +140,14 @@ def test_a_report_that_could_not_be_written_is_refused_before_anything_runs(kvpa
     assert len(OPENED) == opened
 
 
+def test_a_document_and_annotations_are_not_mixed_on_one_stdout(kvpact: Any) -> None:
+    opened = len(OPENED)
+    code, out, err = kvpact("doctor", "toy:well", "--json", "-", "--github")
+    assert (code, out) == (2, "")
+    assert "--json - and --github both write to stdout [invalid-config]" in err
+    assert len(OPENED) == opened
+
+
 def test_what_was_found_is_shown_even_where_a_report_can_t_be_written(kvpact: Any) -> None:
     Path("programs").write_text("a file, and no folder")
     code, out, err = kvpact("doctor", "toy:forgets", "--select", "KV101", "--quiet", "--save-programs", "programs")
@@ -264,7 +272,8 @@ def test_help_teaches_targets_examples_options_and_exit_codes(kvpact: Any) -> No
     for arguments in ((), ("--help",)):
         _, out, err = kvpact("doctor", *arguments)
         text = out + err
-        wanted = ("hf:FOLDER", "kvpact doctor replay", "Exit codes", "--select", "--budget", "--junit", "symptoms", "TARGET")
+        wanted = ("hf:FOLDER", "vllm:FOLDER, a model's name", "no rule could look", "kvpact doctor replay")
+        wanted += ("Exit codes", "--select", "--budget", "--junit", "symptoms", "TARGET")
         assert [word for word in wanted if word not in text] == []
 
 

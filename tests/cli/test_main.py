@@ -12,6 +12,7 @@ import pytest
 
 import kvpact as package
 from builds import needs_native
+from kvpact.config import EngineConfig
 from kvpact.switches import SWITCHES
 
 COMMANDS = ("run", "chat", "switches", "regress", "env")
@@ -31,11 +32,25 @@ def test_each_command_explains_itself(kvpact, command: str) -> None:
     assert f"kvpact {command}" in out
 
 
+def test_a_paragraph_of_help_breaks_where_the_terminal_ends(kvpact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = kvpact("regress", "--help")
+    assert "every answer must equal the one alone and hold no loop, repetition or stray token." in out
+
+
 @pytest.mark.parametrize("command", ["run", "chat", "regress"])
 def test_a_command_that_starts_an_engine_takes_its_options(kvpact, command: str) -> None:
     _, out, _ = kvpact(command, "--help")
     options = ("--switch", "--trace", "--kv-cache-memory", "--peak-concurrency", "--max-model-len", "--max-num-seqs", "--seed", "--threads")
     assert [option for option in options if option not in out] == []
+
+
+def test_defaults_that_help_tells_are_the_engine_s(kvpact) -> None:
+    _, out, _ = kvpact("run", "--help")
+    config = EngineConfig()
+    assert f"{config.max_num_seqs} by default" in out
+    assert f"1.5 x N requests of {config.typical_tokens:,} tokens" in out
+    assert f"draw that is not greedy; {config.seed} by default" in out
 
 
 def test_the_version_is_the_package_s(kvpact) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import callables
 from kvpact.doctor.adapters.callable_step import CallableStep
+from kvpact.doctor.adapters.callables import as_callable_target
 from kvpact.doctor.engine_check import as_target, check_engine
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.exam import Exam
@@ -158,7 +159,7 @@ def test_a_factory_may_give_a_target_and_a_precision() -> None:
         ("no_pair", "not a pair"),
         ("raises", "ZeroDivisionError: planted"),
         ("Padded", r"given 3 tokens, and its logits have the shape \[5, 40\]"),
-        ("SaysAnother", "gives 40 logits, and says vocab_size=7"),
+        ("SaysAnother", "gives 40 logits, and vocab_size is said to be 7"),
         ("WithoutVocabulary", "nothing of its size"),
         ("too_few", "gave 1 tokens for max_new_tokens=2"),
     ],
@@ -171,6 +172,14 @@ def test_what_is_no_callable_is_refused_with_a_way_out(name: str, said: str) -> 
 
 def test_the_vocabulary_may_come_from_an_option() -> None:
     assert target("WithoutVocabulary", vocab=64).vocab_size == 64
+
+
+def test_a_vocabulary_that_would_be_ignored_is_refused() -> None:
+    assert target("step", vocab=callables.VOCAB).vocab_size == callables.VOCAB
+    with pytest.raises(TargetUnusable, match="gives 40 logits, and vocab_size is said to be 64"):
+        target("step", vocab=64)
+    with pytest.raises(TargetUnusable, match="--vocab would be ignored"):
+        as_callable_target(target("step"), name="mine", vocab=40)
 
 
 def test_a_module_is_imported_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

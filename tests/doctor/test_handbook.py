@@ -32,6 +32,15 @@ def test_the_callable_and_the_test_of_the_page_work(pytester: pytest.Pytester) -
     assert outcomes["xpassed"] == 1
 
 
+def test_the_adapter_of_the_page_is_examined_and_tells_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "adapter_of_the_page.py").write_text(block("python", "class Engine(Target)"))
+    monkeypatch.syspath_prepend(tmp_path)
+    report = doctor.check_engine("adapter_of_the_page:Engine")
+    outcomes = {result.code: result.outcome for result in report.results}
+    assert set(outcomes.values()) == {Outcome.PASSED, Outcome.SKIPPED}
+    assert [outcomes[code] for code in ("KV002", "KV101", "KV103", "KV310")] == [Outcome.PASSED] * 4
+
+
 def test_the_table_of_known_failures_is_read(tmp_path: Path) -> None:
     file = tmp_path / "pyproject.toml"
     file.write_text(block("toml", "expected"))

@@ -54,7 +54,7 @@ MISTAKES: tuple[tuple[str, dict[str, Any], str, str], ...] = (
     ("hf", {}, "hf is a kind of target", "write hf:FOLDER"),
     ("hf:", {}, "hf: names no folder", "hf:FOLDER"),
     ("hff:./x", {}, "names no target", "did you mean hf? Targets are hf:FOLDER, "),
-    ("nowhere", {}, "no model 'nowhere'", "built-in names: gemma3-270m, smollm2-135m; other targets are hf:FOLDER, "),
+    ("nowhere", {}, "no model 'nowhere'", "built-in names: smollm2-135m; other targets are hf:FOLDER, "),
     ("smolm2-135m", {}, "no model 'smolm2-135m'", "did you mean smollm2-135m?"),
     ("smollm2-135m", {"switches": ("prefix_caching=off",)}, "no switch 'prefix_caching'", "did you mean prefix_reuse?"),
     ("smollm2-135m", {"dtype": "float23"}, "no value 'float23'", "dtype takes auto | float32 | "),

@@ -183,11 +183,15 @@ def test_a_step_that_fails_changes_nothing_and_can_be_repeated(make_engine: Make
     assert tokens(finish(engine)[request_id]) == expected
 
 
-def test_a_row_that_is_not_finite_ends_its_own_request_only(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine("llama")
+@pytest.mark.parametrize("asked", [{}, {"prompt_logprobs": 1}], ids=["sampled", "scored"])
+@pytest.mark.parametrize("switches", [(), ("chunk=7",)], ids=["whole", "in pieces"])
+def test_a_row_that_is_not_finite_ends_its_own_request_only(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, switches: tuple[str, ...], asked: dict[str, int]
+) -> None:
+    engine = make_engine("llama", *switches)
     expected = tokens(run(engine, [prompt(20)], greedy())[0])
     good = engine.add({"prompt_token_ids": prompt(20)}, greedy())
-    bad = engine.add({"prompt_token_ids": prompt(20, 1)}, greedy())
+    bad = engine.add({"prompt_token_ids": prompt(20, 1)}, greedy(**asked))
     runner, healthy = engine._runner, engine._runner.run
 
     def poisoned(batch: object) -> np.ndarray:

@@ -33,7 +33,8 @@ HELP = """Examine an engine: which clause of the context contract does it break,
 hf:FOLDER             a transformers model, with one of its caches;
                       a .gguf file and a built-in name work, too
 
-MODEL                 kvpact's own engine: a built-in name or a folder
+MODEL                 kvpact's own engine: a built-in name, a folder,
+                      a .gguf file or a hub id
 
 vllm:FOLDER           vLLM in this process
 
@@ -57,7 +58,7 @@ kvpact doctor hf:./my-model --json r.json --html r.html
 
 kvpact doctor hf:./my-model --programs 500
 
-                                 forks, cuts, batches by the dice
+                                 forks, cuts and batches, as drawn
 
 kvpact doctor symptoms "text repeats itself"
 
@@ -72,7 +73,7 @@ kvpact doctor replay KV101-1.json hf:./my-model
 kvpact doctor glass ./glass      a checkpoint that shows what was seen,
                                  to be served by the engine under examination
 
-[bold]Exit codes[/bold]: 0 no findings, 1 findings, 2 could not run, or a rule broke off, 130 interrupted.
+[bold]Exit codes[/bold]: 0 no findings, 1 findings, 2 could not run, a rule broke off, or no rule could look, 130 interrupted.
 """
 
 

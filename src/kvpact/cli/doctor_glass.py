@@ -14,7 +14,9 @@ from kvpact.errors import InvalidConfig, UnreadableFile
 def glass(
     directory: Annotated[Path, typer.Argument(help="Where to write it: a new folder, or one with an older glass checkpoint.")],
     arch: Annotated[str, typer.Option(help="llama, qwen2, mistral-window or gpt2.")] = "llama",
-    top: Annotated[int | None, typer.Option(help="The server shows this many log-probabilities of a token, not all. 20 and 5 fit.")] = None,
+    top: Annotated[
+        int | None, typer.Option(help="The most log-probabilities of a token that the server shows, where it does not show all: 5 or more.")
+    ] = None,
     gguf: Annotated[bool, typer.Option("--gguf", help="Write glass.gguf too, for llama.cpp; for llama and qwen2.")] = False,
 ) -> None:
     """Write a small checkpoint whose scores list which tokens were seen, and how far back. Serve it, then: kvpact doctor http://..."""

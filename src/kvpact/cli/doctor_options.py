@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvpact.doctor.target import Target
 
 TargetArgument = Annotated[
-    str, typer.Argument(metavar="TARGET", help="hf:FOLDER, a model's name, module:attribute or http://host:port/v1.")
+    str, typer.Argument(metavar="TARGET", help="hf:FOLDER, vllm:FOLDER, a model's name, module:attribute or http://host:port/v1.")
 ]
 
 
@@ -32,15 +32,17 @@ class TargetOptions:
         str | None, typer.Option(metavar="NAME", help="For hf: dynamic, recording, static, fp8, ..., or your own as module:factory.")
     ] = None
     dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")] = None
-    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="For hf: or a callable: torch's; one for small models.")] = None
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="For hf: or a callable: on which torch computes; one for small models.")
+    ] = None
     switch: Annotated[
         list[str] | None, typer.Option("--switch", metavar="NAME=VALUE", help="For kvpact's own engine; may be repeated.")
     ] = None
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: as the server lists it; the first one else.")] = None
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: as the server lists it; the first one by default.")] = None
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="For a URL: the environment variable with the key.")] = None
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", min=0.1, help="For a URL: of one request; 60 by default.")] = None
     vocab: Annotated[
-        int | None, typer.Option(metavar="N", min=32, help="For a URL or a callable that does not tell: ids below this exist.")
+        int | None, typer.Option(metavar="N", min=32, help="For a URL or a callable that does not tell: token ids below N exist.")
     ] = None
 
     def open(self, target: str, *, quiet: bool) -> Target:
@@ -98,7 +100,7 @@ class ChoiceOptions:
         typer.Option(metavar="FILE", help="Rules known to fail, with reasons; else \\[tool.kvpact.doctor] in pyproject.toml."),
     ] = None
     programs: Annotated[int, typer.Option(metavar="N", min=0, help="Draw so many programs besides, and run them.")] = 0
-    seed: Annotated[int, typer.Option(metavar="N", help="Of every draw.")] = 0
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of every draw.")] = 0
     budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Start no program after this long; what was not reached is named.")
     ] = None
@@ -112,18 +114,23 @@ WRITABLE = "name a place that can be written to"
 class ReportOptions:
     """Where the report goes beside the terminal."""
 
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="As JSON; - is stdout, and then nothing else is.")] = None
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="As JUnit XML.")] = None
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="As one page that needs nothing beside it.")] = None
-    github: Annotated[bool, typer.Option("--github", help="Annotations for GitHub Actions, on stdout.")] = False
-    save_programs: Annotated[Path | None, typer.Option(metavar="DIR", help="Each finding's program there, for replay and as Python.")] = (
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The report as JSON; - is stdout, in place of the text.")] = (
         None
     )
-    times: Annotated[bool, typer.Option("--times", help="With seconds in JSON and JUnit; equal runs then differ.")] = False
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="The report as JUnit XML.")] = None
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="The report as one page that needs nothing beside it.")] = None
+    github: Annotated[bool, typer.Option("--github", help="Annotations for GitHub Actions, on stdout.")] = False
+    save_programs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each finding's program there, for replay and as Python.")
+    ] = None
+    times: Annotated[bool, typer.Option("--times", help="Put seconds into JSON and JUnit; equal runs then differ.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr; CI=true is the same.")] = False
 
     def check(self) -> None:
-        """Before an examination that takes minutes. Raises UnreadableFile for a place where nothing can be written."""
+        """Before an examination that takes minutes. Raises UnreadableFile for a place where nothing can be written, InvalidConfig for two
+        forms on one stdout."""
+        if self.github and str(self.json) == "-":
+            raise InvalidConfig("--json - and --github both write to stdout", hint="give --json a file")
         for file in (self.json, self.junit, self.html):
             if file is not None and str(file) != "-" and (file.is_dir() or not file.absolute().parent.is_dir()):
                 said = "is a folder" if file.is_dir() else "lies in a folder that does not exist"

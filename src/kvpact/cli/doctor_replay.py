@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of --save-programs, or a whole report of --json.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What --save-programs wrote, or a whole report of --json.")],
     target: TargetArgument,
     loading: TargetOptions,
 ) -> None:

@@ -58,13 +58,18 @@ class EngineOptions:
     ] = None
     trace: Annotated[Trace | None, typer.Option(help="Per step, on stderr: shapes, pointers and block ids of the cache.")] = None
     kv_cache_memory: Annotated[
-        int | None, typer.Option(parser=parse_bytes, metavar="SIZE", help="Bytes of the block pool, such as 512MiB or 1GiB.")
+        int | None,
+        typer.Option(parser=parse_bytes, metavar="SIZE", help="Bytes of the block pool, such as 512MiB; at most 1GiB by default."),
     ] = None
-    peak_concurrency: Annotated[int | None, typer.Option(metavar="N", help="Size the pool for 1.5 x N typical requests instead.")] = None
-    max_model_len: Annotated[int | None, typer.Option(metavar="TOKENS", help="Longest context, prompt and answer.")] = None
-    max_num_seqs: Annotated[int | None, typer.Option(metavar="N", help="Most sequences that run at the same time.")] = None
-    seed: Annotated[int | None, typer.Option(metavar="SEED", help="Of every draw that is not greedy.")] = None
-    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads that compute.")] = None
+    peak_concurrency: Annotated[
+        int | None, typer.Option(metavar="N", help="Size the pool for 1.5 x N requests of 1,024 tokens instead.")
+    ] = None
+    max_model_len: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Longest context, prompt and answer; the model's own by default.")
+    ] = None
+    max_num_seqs: Annotated[int | None, typer.Option(metavar="N", help="Most sequences that run at the same time; 32 by default.")] = None
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of every draw that is not greedy; 0 by default.")] = None
+    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads that compute; as torch has them by default.")] = None
 
     def engine_fields(self) -> dict[str, int | str]:
         """Those fields of EngineConfig that the user gave."""

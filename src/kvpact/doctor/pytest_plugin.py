@@ -17,11 +17,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kvpact", metavar="TARGET", help="Examine an engine: one test for each rule. TARGET as kvpact doctor takes it.")
     group.addoption("--kvpact-select", metavar="RULES", default="", help="Only these rules: codes or names, joined by commas.")
     group.addoption("--kvpact-ignore", metavar="RULES", default="", help="All but these.")
-    group.addoption("--kvpact-seed", metavar="N", type=int, default=0, help="Of every draw.")
+    group.addoption("--kvpact-seed", metavar="N", type=int, default=0, help="Seed of every draw.")
     group.addoption("--kvpact-attention", metavar="NAME", help="For hf: eager, sdpa, ...")
     group.addoption("--kvpact-cache", metavar="NAME", help="For hf: dynamic, static, fp8, ..., or your own as module:factory.")
     group.addoption("--kvpact-dtype", metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")
-    group.addoption("--kvpact-threads", metavar="N", type=int, help="For hf: or a callable: torch's, for the whole process.")
+    group.addoption("--kvpact-threads", metavar="N", type=int, help="For hf: or a callable: on which torch computes, in the whole process.")
     group.addoption("--kvpact-expected", metavar="FILE", help="Rules known to fail; else [tool.kvpact.doctor] of pyproject.toml.")
 
 

@@ -48,17 +48,21 @@ def sample_batch(
     return [*results, *(_refuse(choice, error) for choice, error in refused.items())]
 
 
-def _refuse(choice: Choice, error: GateViolation) -> StepResult:
+def _refuse(choice: Choice, error: GateViolation | NotFinite) -> StepResult:
     indices = range(choice.index, choice.index + choice.seats)
     return StepResult(choice=choice, drawn=tuple(Drawn(index=i, sampled=None, error=error) for i in indices), prompt_logprobs=())
 
 
 def _sample_rows(rows: LogitRows, logits: Logits, token_text: Callable[[int], str]) -> StepResult:
     choice = rows.scheduled.choice
+    try:
+        scored = tuple(_score_prompt(rows, logits, token_text))
+    except NotFinite as error:
+        return _refuse(choice, error)
     drawn: tuple[Drawn, ...] = ()
     if rows.scheduled.complete:
         drawn = tuple(_draw(choice, index, logits[-1]) for index in range(choice.index, choice.index + choice.seats))
-    return StepResult(choice=choice, drawn=drawn, prompt_logprobs=tuple(_score_prompt(rows, logits, token_text)))
+    return StepResult(choice=choice, drawn=drawn, prompt_logprobs=scored)
 
 
 def _draw(choice: Choice, index: int, row: Logits) -> Drawn:

@@ -154,11 +154,14 @@ def _model_files(entry: Entry, name: str) -> ModelFiles:
 
 
 def _not_found(name: str) -> ModelNotFound:
-    close = difflib.get_close_matches(name, BUILTIN_MODELS, n=3, cutoff=0.5)
+    from kvpact.model.gguf_arch import ARCHITECTURES
+
+    can_run = sorted(built_in for built_in, model in BUILTIN_MODELS.items() if model.architecture in ARCHITECTURES)
+    close = difflib.get_close_matches(name, can_run, n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(close)}? " if close else ""
     return ModelNotFound(
         f"no model {name!r}: there is no such folder or file, and it is neither a built-in name nor a hub id (organisation/model)",
-        hint=f"{meant}built-in names: {', '.join(sorted(BUILTIN_MODELS))}",
+        hint=f"{meant}built-in names: {', '.join(can_run)}",
     )
 
 

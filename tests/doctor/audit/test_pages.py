@@ -34,7 +34,7 @@ def test_the_case_prints_what_it_shows() -> None:
 
 def test_the_page_of_audits_prints_what_it_shows() -> None:
     found = printed("audits.md")
-    assert len(found) == 3
+    assert len(found) == 4
     for out, shown in found:
         assert out == shown
 

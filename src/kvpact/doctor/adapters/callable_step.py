@@ -27,18 +27,18 @@ Step = Callable[..., Any]
 
 class CallableStep(Target):
     """declared: vocab_size, max_len, block_size, window, copyable, truncate, reorder, where the user tells them. again: the same at
-    another precision, where a factory made it."""
+    another precision, where a factory made it. vocab: as the command line says it, before what is declared."""
 
     level = 1
 
-    def __init__(self, step: Step, declared: Declarations, *, name: str) -> None:
+    def __init__(self, step: Step, declared: Declarations, *, name: str, vocab: int | None = None) -> None:
         self.step = step
         self.name = name
         self.again: Callable[[str], Target] | None = None
         self.max_len = declared.number("max_len") or LONGEST
         self.block_size, self.window = declared.number("block_size"), declared.number("window")
         self.cut, self.order = declared.function("truncate", "length", step), declared.function("reorder", "rows", step)
-        copyable, vocab = declared.flag("copyable"), declared.number("vocab_size")
+        copyable, said = declared.flag("copyable"), vocab or declared.number("vocab_size")
         self.claims = _claims(declared)
         self.pads = "pad_id" in _names(step)
         self.untrue: dict[Capability, str] = {}
@@ -47,7 +47,7 @@ class CallableStep(Target):
         found |= {Capability.FORK, Capability.SAVE} if copyable else set()
         found |= {Capability.TRUNCATE} if self.cut else set()
         self.vocab_size, self.shows_all = 0, False
-        self.vocab_size, more = self._probed(vocab)
+        self.vocab_size, more = self._probed(said)
         found |= more
         if Capability.BATCH in found and self.pads:
             found.add(Capability.PADDING)
@@ -86,7 +86,7 @@ class CallableStep(Target):
             ) from error
         if vocab is not None and vocab != last.size:
             raise TargetUnusable(
-                f"{self.name} gives {last.size} logits, and says vocab_size={vocab}", hint="correct vocab_size, or leave it out"
+                f"{self.name} gives {last.size} logits, and vocab_size is said to be {vocab}", hint="correct it, or leave it out"
             )
         self.vocab_size, self.shows_all = int(last.size), bool(shown)
         found = {Capability.ALL_ROWS} if shown else set()

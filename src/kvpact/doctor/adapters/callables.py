@@ -59,20 +59,18 @@ def as_callable_target(found: Any, *, name: str, vocab: int | None = None, dtype
 
 
 def _target(found: Any, name: str, vocab: int | None) -> Target:
-    if isinstance(found, Target):
-        return found
+    if (engine := _known(found, name)) is not None:
+        if vocab is not None:
+            raise TargetUnusable(f"{name} tells its vocabulary itself, --vocab would be ignored", hint="leave it out")
+        return engine
     if isinstance(found, str):
         from kvpact.doctor.resolve import Options, resolve
 
         return resolve(found, Options(vocab=vocab))
-    if hasattr(found, "config") and hasattr(found, "forward"):
-        from kvpact.doctor.adapters.huggingface import HuggingFace
-
-        return HuggingFace(found, name=name)
     declared = Declarations(found)
     function = declared.get("step") if not plain(found) else None
     if callable(function):
-        return CallableStep(function, declared, name=name)
+        return CallableStep(function, declared, name=name, vocab=vocab)
     function = declared.get("generate") if not plain(found) else None
     if callable(function):
         return CallableGenerate(function, declared, name=name, vocab=vocab)
@@ -80,7 +78,16 @@ def _target(found: Any, name: str, vocab: int | None) -> Target:
         raise TargetUnusable(f"{name} is {type(found).__name__}, which is no callable and has no step or generate", hint=_PROTOCOL)
     if _generates(found, name):
         return CallableGenerate(found, declared, name=name, vocab=vocab)
-    return CallableStep(found, declared, name=name)
+    return CallableStep(found, declared, name=name, vocab=vocab)
+
+
+def _known(found: Any, name: str) -> Target | None:
+    """What needs no protocol: a target as it is, or a transformers model."""
+    if hasattr(found, "config") and hasattr(found, "forward"):
+        from kvpact.doctor.adapters.huggingface import HuggingFace
+
+        return HuggingFace(found, name=name)
+    return found if isinstance(found, Target) else None
 
 
 def imported(name: str) -> Any:
