@@ -13,6 +13,7 @@ from kvpact.doctor.compare import lengths
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.flooded import flooded
 from kvpact.doctor.fresh import Fresh
 from kvpact.doctor.lineage import in_words
 from kvpact.doctor.neighbours import foreign_tail, partial_hit
@@ -35,6 +36,8 @@ Run = TypeVar("Run")
 _DRAWS, _ENOUGH = 3, 2
 #: Nats. More than a little at KV001 may itself be a hit's fault; no rounding of a repeated prompt is this large in most draws.
 _WILD = 1.0
+#: Nats. The same of partial hits that are parted from cold prompts beyond chance: entries of four bits move rows by less.
+_PARTED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +79,11 @@ def first_sent(exam: Exam) -> Verdict:
         pairs, nearest = _first_wrong(parting, lambda pair: exam.noise.size(pair.apart) is Size.ROUNDING)
         findings += [] if nearest is None else [_told_alike(exam, nearest, power)]
     if not findings:
-        beside = partial_hit(exam, fresh, least) if exam.judges else None  # it comes first, for cold answers need unused first tokens
+        # It comes first, for cold answers need unused first tokens.
+        beside = partial_hit(exam, fresh, least if floor == measured else max(_PARTED, FAR * floor))
         beside = foreign_tail(exam, fresh) or beside
+        if beside is None and exam.judges:
+            beside = flooded(exam, lambda purpose, length: fresh.tokens(length), least)
         findings = [] if beside is None else [beside]
     if findings:
         return failed(*findings)

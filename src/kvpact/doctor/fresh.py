@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from kvpact.doctor.exam import Exam
 
+#: Those that KV001 measures with.
+_MEASURED = 3
+
 
 class Fresh:
     """Tokens that were not sent before, not by an earlier examination either, but for chance."""
@@ -11,7 +14,7 @@ class Fresh:
     def __init__(self, exam: Exam) -> None:
         self._draw = exam.random(f"first sent {exam.target.nonce}")
         self._ids = range(min(8, exam.num_ids // 4), exam.num_ids)
-        self._firsts = list(exam.held_back)
+        self._firsts = list(exam.held_back[_MEASURED:])
         self._draw.shuffle(self._firsts)
 
     def tokens(self, length: int) -> tuple[int, ...]:

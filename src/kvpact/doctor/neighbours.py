@@ -34,16 +34,16 @@ _WON, _LOST, _DRAWS = 1e5, 0.02, 30
 #: True is the first: which of six are on one side. The other sides of the same partings are left out.
 _PARTINGS = [side for side in combinations(range(2 * _SIDE), _SIDE) if 0 in side]
 
-_TAIL_CAUSE = (
+TAIL_CAUSE = (
     "what an earlier prompt went on with stays visible behind the beginning that both share: entries are not cut there, or the hit is "
     "longer than what is shared"
 )
-_TAIL_CURE = "take over as many entries as there are tokens in common, in every layer, and count masks and positions from that number"
-_HIT_CAUSE = (
+TAIL_CURE = "take over as many entries as there are tokens in common, in every layer, and count masks and positions from that number"
+HIT_CAUSE = (
     "what is computed behind a partial hit begins at another place than the hit ends: its positions, its mask, or the row that is shown; "
     "or a token at the boundary is missing"
 )
-_HIT_CURE = "derive positions, mask and the row that is shown from the hit's length alone; compare them with those of a cold run"
+HIT_CURE = "derive positions, mask and the row that is shown from the hit's length alone; compare them with those of a cold run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def foreign_tail(exam: Exam, fresh: Fresh) -> Finding | None:
                 what,
                 expected,
                 f"rows {apart:.3g} nats further apart when the earlier prompt goes on in another way",
-                (_TAIL_CAUSE, _TAIL_CURE),
+                (TAIL_CAUSE, TAIL_CURE),
             )
     return None
 
@@ -83,7 +83,7 @@ def partial_hit(exam: Exam, fresh: Fresh, least: float) -> Finding | None:
         if draws is not None and (apart := _middle(draws)) > least:
             what = f"a prompt that shares {in_words(shared)} with an earlier one gets another row than prompts like it that share none"
             expected = "rows as near to each other as those of prompts that differ in their first token"
-            return _finding(draws, what, expected, f"rows {apart:.3g} nats further apart", (_HIT_CAUSE, _HIT_CURE))
+            return _finding(draws, what, expected, f"rows {apart:.3g} nats further apart", (HIT_CAUSE, HIT_CURE))
     return None
 
 

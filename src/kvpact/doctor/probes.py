@@ -43,6 +43,11 @@ class Probes:
         first = min(8, self.num_ids // 4)
         return tuple(draw.randrange(first, self.num_ids) for _ in range(length))
 
+    def unshared(self, purpose: str, length: int, place: int) -> tuple[int, ...]:
+        """The same behind a first token that no other prompt has, where ids are held back for that; place: among such prompts."""
+        tokens = self.tokens(purpose, length)
+        return (self.held_back[place], *tokens[1:]) if place < len(self.held_back) else tokens
+
     def other_token(self, token: int, purpose: str = "") -> int:
         """A different id."""
         draw = self.random(f"other {token} {purpose}")
