@@ -21,7 +21,7 @@ from served import serving
 
 #: Time tells little on a machine that runs other tests.
 RULES = select(ignored=("KV506",))
-NAMED = {"one-too-long": "KV504", "stored-one-short": "KV504", "tail-kept": "KV504", "salt-ignored": "KV505"}
+NAMED = {"one-too-long": "KV504", "stored-one-short": "KV504", "tail-kept": "KV504", "salt-ignored": "KV505", "shifted": "KV504"}
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import torch
 
 #: What may be wrong. one-too-long: one entry of the other prompt is kept beyond what the two share. stored-one-short: the last token's
 #: entry is missing in what is stored, and nobody computes it. tail-kept: what follows the shared part stays visible. salt-ignored:
-#: entries of another salt are hit.
-FAULTS = ("one-too-long", "stored-one-short", "tail-kept", "salt-ignored")
+#: entries of another salt are hit. shifted: positions behind a hit that leaves several tokens to compute count one too many.
+FAULTS = ("one-too-long", "stored-one-short", "tail-kept", "salt-ignored", "shifted")
 _MOST_ENTRIES = 64
 
 
@@ -44,6 +44,8 @@ class PrefixCached:
         cache, hit = self._look_up(context, salt)
         start = min(hit, cache.get_seq_length()) if self._fault == "stored-one-short" else hit
         new = torch.tensor([context[hit:]])
+        if self._fault == "shifted" and hit and new.shape[1] > 1:
+            start += 1
         positions = torch.arange(start, start + new.shape[1])[None]
         logits = self._model(input_ids=new, position_ids=positions, use_cache=True, **{self._argument: cache}).logits[0, -1]
         self._store(context, salt, cache)

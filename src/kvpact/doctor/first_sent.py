@@ -13,7 +13,10 @@ from kvpact.doctor.compare import lengths
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
+from kvpact.doctor.flooded import flooded
+from kvpact.doctor.fresh import Fresh
 from kvpact.doctor.lineage import in_words
+from kvpact.doctor.neighbours import foreign_tail, partial_hit
 from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, Size, distance
 from kvpact.doctor.program import Program, Step, feed
 from kvpact.doctor.target import Capability
@@ -33,20 +36,8 @@ Run = TypeVar("Run")
 _DRAWS, _ENOUGH = 3, 2
 #: Nats. More than a little at KV001 may itself be a hit's fault; no rounding of a repeated prompt is this large in most draws.
 _WILD = 1.0
-
-
-class _Fresh:
-    """Tokens that were not sent before, not by an earlier examination either, but for chance."""
-
-    def __init__(self, exam: Exam) -> None:
-        self._draw = exam.random(f"first sent {exam.target.nonce}")
-        self._ids = range(min(8, exam.num_ids // 4), exam.num_ids)
-
-    def tokens(self, length: int) -> tuple[int, ...]:
-        return tuple(self._draw.choice(self._ids) for _ in range(length))
-
-    def different(self, count: int) -> list[int]:
-        return self._draw.sample(self._ids, count)
+#: Nats. The same of partial hits that are parted from cold prompts beyond chance: entries of four bits move rows by less.
+_PARTED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +62,11 @@ class _Nearest:
 def first_sent(exam: Exam) -> Verdict:
     """Prompts of fresh tokens, so that the first answer is cold: asked again, also after a longer one; and prompts that begin alike and
     part by one token, whose rows must be as different as those of prompts that share no beginning."""
-    fresh = _Fresh(exam)
+    fresh = Fresh(exam)
     measured = exam.noise.floor
     floor = measured if measured <= AMPLIFIED else min(measured, _unhit(exam, fresh))
     least = max(AMPLIFIED if floor == measured else _WILD, FAR * floor)
-    runs = [partial(_again, exam, fresh, length, more) for length in lengths(exam, (3, 17, 40)) for more in (0, 9)]
+    runs = [partial(_again, exam, fresh, length, more) for length in lengths(exam, (3, 16, 17, 40, 64)) for more in (0, 9)]
     again, found = _first_wrong(runs, lambda run: run.gap.effect > least)
     if not any(run.gap.compared for run in again):
         return inconclusive("the target shows no scores to compare")
@@ -87,6 +78,13 @@ def first_sent(exam: Exam) -> Verdict:
         parting = _parting(exam, fresh, behind)
         pairs, nearest = _first_wrong(parting, lambda pair: exam.noise.size(pair.apart) is Size.ROUNDING)
         findings += [] if nearest is None else [_told_alike(exam, nearest, power)]
+    if not findings:
+        # It comes first, for cold answers need unused first tokens.
+        beside = partial_hit(exam, fresh, least if floor == measured else max(_PARTED, FAR * floor))
+        beside = foreign_tail(exam, fresh) or beside
+        if beside is None and exam.judges:
+            beside = flooded(exam, lambda purpose, length: fresh.tokens(length), least)
+        findings = [] if beside is None else [beside]
     if findings:
         return failed(*findings)
     if not sees:
@@ -123,9 +121,9 @@ def _first_wrong(draws: Sequence[Callable[[], Run]], wrong: Callable[[Run], bool
     return runs, None
 
 
-def _again(exam: Exam, fresh: _Fresh, length: int, more: int) -> _Again:
+def _again(exam: Exam, fresh: Fresh, length: int, more: int) -> _Again:
     """more: by how many tokens a prompt in between is longer."""
-    prompt = fresh.tokens(length)
+    prompt = (*fresh.firsts(1), *fresh.tokens(length - 1))
     longer = feed("longer", (*prompt, *fresh.tokens(more))) if more else ()
     program = Program(steps=(*feed("first", prompt), *longer, *feed("again", prompt)))
     cached: list[int] = []
@@ -148,12 +146,12 @@ def _again(exam: Exam, fresh: _Fresh, length: int, more: int) -> _Again:
     return _Again(program=program, gap=gap, cached=cached[0] if cached else None)
 
 
-def _unhit(exam: Exam, fresh: _Fresh) -> float:
+def _unhit(exam: Exam, fresh: Fresh) -> float:
     """Nats between two answers to prompts of one token, which must be computed each time: rounding that no hit has a part in."""
     return max(_again(exam, fresh, 1, 0).gap.effect for _ in range(_DRAWS))
 
 
-def _power(exam: Exam, fresh: _Fresh, behind: int) -> float:
+def _power(exam: Exam, fresh: Fresh, behind: int) -> float:
     """Nats by which the tokens that prompts begin with move a row so many tokens later. Two tokens: what every prompt shares, such as a
     start token, makes a hit of one too many out of the first."""
     end = fresh.tokens(behind)
@@ -162,13 +160,13 @@ def _power(exam: Exam, fresh: _Fresh, behind: int) -> float:
     return distance(rows.last("one").row, rows.last("two").row)
 
 
-def _parting(exam: Exam, fresh: _Fresh, behind: Sequence[int]) -> list[Callable[[], _Nearest]]:
+def _parting(exam: Exam, fresh: Fresh, behind: Sequence[int]) -> list[Callable[[], _Nearest]]:
     """Two prompts after another with the same beginning, and two that each go on where a prompt of its own ended."""
     places = [(shared, more) for shared in lengths(exam, (3, 16, 40)) for more in behind if shared + 1 + more <= exam.target.max_len]
     return [partial(_told_apart, exam, fresh, shared, more, ends) for ends in (False, True) for shared, more in places]
 
 
-def _told_apart(exam: Exam, fresh: _Fresh, shared: int, behind: int, ends: bool) -> _Nearest:
+def _told_apart(exam: Exam, fresh: Fresh, shared: int, behind: int, ends: bool) -> _Nearest:
     """ends: whether each comes after a prompt that ended where they part."""
     common, end = fresh.tokens(shared), fresh.tokens(behind)
     steps: list[Step] = []

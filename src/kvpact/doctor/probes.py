@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from kvpact.doctor.target import Target
+from kvpact.doctor.target import Capability, Target
+
+#: Ids that are held back at most: more are not used up in one examination.
+_MOST_HELD = 512
 
 
 class Probes:
@@ -21,6 +24,16 @@ class Probes:
     @property
     def num_ids(self) -> int:
         """Programs draw ids below this. Those of the glass checkpoint beyond its input tokens are outputs: nothing can be seen of them."""
+        return self._known - len(self.held_back)
+
+    @property
+    def held_back(self) -> range:
+        """Ids for prompts that must share no beginning with any other, where a hit is kept from by nothing else."""
+        held = min(self._known // 2, _MOST_HELD) if self.target.can(Capability.RESENT) else 0
+        return range(self._known - held, self._known)
+
+    @property
+    def _known(self) -> int:
         form = self.target.form
         return self.target.vocab_size if form is None else min(form.num_tokens, self.target.vocab_size)
 
@@ -29,6 +42,11 @@ class Probes:
         draw = self.random(purpose)
         first = min(8, self.num_ids // 4)
         return tuple(draw.randrange(first, self.num_ids) for _ in range(length))
+
+    def unshared(self, purpose: str, length: int, place: int) -> tuple[int, ...]:
+        """The same behind a first token that no other prompt has, where ids are held back for that; place: among such prompts."""
+        tokens = self.tokens(purpose, length)
+        return (self.held_back[place], *tokens[1:]) if place < len(self.held_back) else tokens
 
     def other_token(self, token: int, purpose: str = "") -> int:
         """A different id."""

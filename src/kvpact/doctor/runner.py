@@ -51,7 +51,7 @@ def examine(
 def report_of(target: Target, results: Sequence[Result], *, seconds: float, seed: int, broken_off: str | None) -> Report:
     """Of what rules came to, one after the other."""
     described = dict(target.describe())
-    explained = tuple(_explained(results))
+    explained = tuple(_explained(results, hits_lead=target.can(Capability.RESENT)))
     return Report(target=target.name, described=described, results=explained, seconds=seconds, seed=seed, broken_off=broken_off)
 
 
@@ -151,13 +151,21 @@ _MORE_EXACT = {"KV501": "KV504", "KV204": "KV301"}
 _NEAREST = {"KV104": "KV5", "KV106": "KV301"}
 
 
-def _explained(results: Sequence[Result]) -> list[Result]:
-    """Findings of the general family KV1xx are explained by a specific one, and those of some specific rules by a more exact one."""
+def _explained(results: Sequence[Result], *, hits_lead: bool) -> list[Result]:
+    """Findings of the general family KV1xx are explained by a specific one, and those of some specific rules by a more exact one.
+
+    hits_lead: nothing keeps any run from hits, so a hit that is wrong shows under each rule that compares runs.
+    """
     failed = {result.code: result for result in results if result.outcome is Outcome.FAILED}
     causes = {code: cause for code, cause in _MORE_EXACT.items() if code in failed and cause in failed and _fits(failed[code])}
     specific = [code for code in failed if not code.startswith(("KV0", "KV1")) and code not in causes]
+    if hits_lead and "KV104" in failed:
+        causes |= {
+            code: "KV104" for code, result in failed.items() if code.startswith(_COMPARES) and code != "KV104" and not _exact(result)
+        }
+        specific = [code for code in specific if code not in causes]
     for code in failed:
-        if code.startswith("KV1") and specific:
+        if code.startswith("KV1") and specific and code not in causes:
             near = [other for other in specific if other.startswith(_NEAREST.get(code, other))]
             causes[code] = (near or specific)[0]
 
@@ -165,6 +173,10 @@ def _explained(results: Sequence[Result]) -> list[Result]:
         return replace(finding, explained_by=causes[finding.code]) if finding.code in causes else finding
 
     return [replace(result, findings=tuple(with_cause(finding) for finding in result.findings)) for result in results]
+
+
+def _exact(result: Result) -> bool:
+    return any(finding.exact for finding in result.findings)
 
 
 def _fits(result: Result) -> bool:

@@ -111,10 +111,14 @@ def _reused(target: Target, tokens: _Tokens) -> Iterator[Scenario]:
     t = tokens.fresh()
     saved = (*feed("a", t.take(9)), Save("a", "k"), *feed("a", t.take(2), 1), Load("k", "b"), *feed("b", t.take(3), 1, 1))
     yield _named("a loaded context", saved)
-    if target.can(Capability.REUSE):
+    if _reuses(target):
         size = target.block_size or 0
         for length in sorted({size - 1, size, size + 1}) if 1 < size <= _MOST_COMMON else [_COMMON]:
             yield _hit(target, tokens.fresh(), length, (4, 1, 1))
+
+
+def _reuses(target: Target) -> bool:
+    return target.can(Capability.REUSE) or target.can(Capability.RESENT)
 
 
 def _hit(target: Target, t: _Tokens, length: int, counts: Sequence[int]) -> Scenario:
@@ -133,7 +137,7 @@ def _walking(target: Target, tokens: _Tokens) -> Iterator[Scenario]:
     after = _after(tokens.fresh())
     steps = after.program.steps[:1]
     yield Scenario(name=after.name, program=Program(steps=(*steps, *_singly("a", 12, len(singles))), before=after.program.before))
-    if target.can(Capability.REUSE):
+    if _reuses(target):
         t = tokens.fresh()
         size, room = target.block_size or 0, t.left - 13
         yield _hit(target, t, size + 1 if 1 < size < min(room, _MOST_COMMON) else min(room, _COMMON), (6, *singles))

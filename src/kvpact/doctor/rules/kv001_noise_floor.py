@@ -29,7 +29,7 @@ def measure(exam: Exam, rounds: int = ROUNDS) -> Verdict:
         how.append("the same rows of a longer prompt")
     between, step = 0.0, 0.0
     for turn in range(rounds):
-        tokens = exam.tokens(f"noise {turn}", exam.length(_LENGTH + 7 * turn))
+        tokens = exam.unshared(f"noise {turn}", exam.length(_LENGTH + 7 * turn), turn)  # a fault of hits must not set the floor
         runs = exam.run(_program(exam, tokens))
         first = runs.of("a")
         step = max(step, *(grain(seen.row) for seen in first))

@@ -93,6 +93,12 @@ def _pair(exam: Exam, *counts: tuple[int, int]) -> Program:
     return Program(steps=(*given, *calls))
 
 
+def _twice(exam: Exam) -> Program:
+    """The second is a hit, where there are hits."""
+    tokens = exam.tokens("capability usage", exam.length(3 * (exam.target.block_size or 16) + 1))
+    return Program(steps=(*feed("first", tokens), *feed("a", tokens)))
+
+
 def _then(exam: Exam, *steps: Any, last: str = "a") -> Program:
     return Program(steps=(*feed("a", exam.tokens("capability", 6)), *steps, *feed(last, exam.tokens("capability then", 1))))
 
@@ -130,8 +136,11 @@ def _storage(exam: Exam, session: Any, account: Any) -> str | None:
 
 
 def _usage(exam: Exam, session: Any, account: Any) -> str | None:
-    cached = session.cached_tokens("a")
-    return None if 0 <= cached <= 6 else f"{cached} of 6 tokens were cached"
+    for name in ("first", "a"):
+        cached, length = session.cached_tokens(name), len(account.fed[name])
+        if not 0 <= cached <= length:
+            return f"{cached} of {length} tokens were cached"
+    return None
 
 
 def _tables(exam: Exam, session: Any, account: Any) -> str | None:
@@ -167,7 +176,7 @@ _TRIALS: Mapping[Capability, tuple[Callable[[Exam], Program], Look]] = {
     ),
     Capability.ABORT: (lambda exam: _then(exam, Abort("a")), _runs),
     Capability.SAVE: (lambda exam: _then(exam, Save("a", "k"), Load("k", "b"), last="b"), _runs),
-    Capability.USAGE: (_fed, _usage),
+    Capability.USAGE: (_twice, _usage),
     Capability.ENTRIES: (_fed, _entries),
     Capability.STORAGE: (_fed, _storage),
     Capability.TABLES: (_fed, _tables),

@@ -11,7 +11,9 @@ from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Outcome, Verdict, failed, inconclusive
 from kvpact.doctor.first_sent import CURE, TAKEN, first_sent
+from kvpact.doctor.flooded import EVICTED, EVICTED_CURE, flooded
 from kvpact.doctor.lineage import begun, fed, in_words, swapped
+from kvpact.doctor.neighbours import HIT_CAUSE, HIT_CURE, TAIL_CAUSE, TAIL_CURE
 from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, Size
 from kvpact.doctor.program import Advance, Program, Submit, feed
 from kvpact.doctor.reuse import in_common
@@ -58,6 +60,9 @@ def hits(exam: Exam) -> Verdict:
     verdict = against(exam, cases, _WORDS, reuse=True)
     if verdict.outcome is Outcome.PASSED and exam.target.can(Capability.USAGE) and not _hit(exam, cases[1][1]("control")):
         return inconclusive("nothing was taken over in these runs, so nothing was checked: is reuse on?")
+    if verdict.outcome is Outcome.PASSED and exam.target.level == 0:  # at the other levels blocks or entries themselves tell
+        found = flooded(exam, exam.tokens, max(AMPLIFIED, FAR * exam.noise.floor))
+        return verdict if found is None else failed(found)
     return verdict
 
 
@@ -179,12 +184,16 @@ RULE = Rule(
             "A prompt is fed after others that share its beginning, with reuse on; it is compared with the same prompt with reuse off. "
             "Where nobody says whether anything is reused, it is compared with its tokens fed one by one. Where only whole prompts are "
             "taken, and nothing keeps them from hits, fresh prompts are asked again, and beside others that part from them by one token: "
-            "answers must stay, and rows must differ."
+            "answers must stay, and rows must differ; rows of partial hits are set beside those of prompts with another first token. "
+            "Over HTTP 32 prompts come again after one another, too: a small cache had to evict them."
         ),
         matters="A hit is an optimisation that the client can't see: it must not be able to see it in the answer.",
         lookalikes="Cold and warm prompts may run through different kernels: that stays near the floor, and warm agrees with warm.",
         causes=(
             (_CAUSE, CURE),
+            (TAIL_CAUSE, TAIL_CURE),
+            (HIT_CAUSE, HIT_CURE),
+            (EVICTED, EVICTED_CURE),
             ("the length is cut back and the arrays are not", "cut the entries to the length that is taken over, in every layer"),
         ),
         seen_in=("waybarrios/vllm-mlx#311", "waybarrios/vllm-mlx#380", "vllm-project/vllm#17305"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Execution, Seen
-from kvpact.doctor.finding import Finding, Verdict, failed, passed
+from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
 from kvpact.doctor.flips import changed, clearly, finding, flipped, hardly, moved, pairs, shared_scale
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
@@ -36,8 +36,12 @@ def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...], other: int) -> Verd
     b = exam.tokens(f"neighbour {purpose}", other + _DECODED)
     program = Program(steps=(Submit("a", a), Submit("b", b), *calls), setting=exam.cold)
     if _first(exam, program, exam.first) is not None:
+        bad = _first(exam, program, exam.run)
+        if bad is None:
+            return inconclusive("a row changed with the neighbour's tokens once, and not again")
         smallest = exam.smallest(program, lambda smaller: _first(exam, smaller, exam.run) is not None)
-        return shared_scale(exam) or failed(_told(exam, smallest))
+        again = _first(exam, smallest, exam.run)
+        return shared_scale(exam) or failed(_told(exam, program, bad) if again is None else _told(exam, smallest, again))
     own = pairs(exam.first(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
     if not all(clearly(exam, seen.row, row) for seen, row in own):
         return hardly(exam, "a token of the request itself hardly moves its rows: a neighbour's would not show either")
@@ -53,9 +57,7 @@ def _first(exam: Exam, program: Program, run: Callable[[Program], Execution]) ->
     return next(((seen, row) for seen, row in rows if moved(exam, seen.row, row)), None)
 
 
-def _told(exam: Exam, program: Program) -> Finding:
-    bad = _first(exam, program, exam.run)
-    assert bad is not None
+def _told(exam: Exam, program: Program, bad: tuple[Seen, Row]) -> Finding:
     seen, row = bad
     what = f"a row of request {seen.name} changes with the tokens of request b beside it"
     in_turns = all(len(step.counts) == 1 for step in program.steps if isinstance(step, Advance))

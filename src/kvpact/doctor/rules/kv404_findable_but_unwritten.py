@@ -25,6 +25,8 @@ def same_step(exam: Exam) -> Verdict:
     gap = exam.gap(together)
     if gap.size is not Size.FAULT:
         return passed(f"{gap.compared} rows of twins in one feed equal to recomputation")
+    if not exam.steady or exam.gap(together).size is not Size.FAULT:
+        return inconclusive("twins differed from recomputation, but not each time: what runs show changes by itself")
     if exam.gap(after).size is Size.FAULT:
         return inconclusive("twins differ from recomputation one after the other too: no matter of what is written when")
     return failed(

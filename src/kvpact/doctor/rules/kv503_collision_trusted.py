@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, failed, inconclusive, passed
+from kvpact.doctor.lookalikes import look_alikes
 from kvpact.doctor.noise import Size
 from kvpact.doctor.program import Program, Step, feed
 from kvpact.doctor.rule import Page, Rule, Way
@@ -11,6 +12,9 @@ from kvpact.doctor.target import Capability, Setting
 
 _CAUSE = "a block is taken for its key alone, and the key is a hash of its tokens"
 _CURE = "store the tokens beside the key and compare them before a hit counts"
+
+_ALIKE_CAUSE = "a block's key does not hold all of its tokens, in their order, and the key of the block before it"
+_ALIKE_CURE = "hash the parent's key and every token of the block, and compare the tokens before a hit counts"
 
 #: Contexts of two blocks each: twice as many blocks as a hash of four bits has values, so that some must collide.
 _CONTEXTS = 16
@@ -38,15 +42,27 @@ def collide(exam: Exam) -> Verdict:
     return failed(exam.finding("KV503", what, gap, program, cause=_CAUSE, cure=_CURE))
 
 
+def alike(exam: Exam) -> Verdict:
+    return look_alikes(exam, _ALIKE_CAUSE, _ALIKE_CURE)
+
+
 RULE = Rule(
     code="KV503",
     page=Page(
         symptoms=("once in a million requests another topic answers", "a prompt that was made for it gets another user's context"),
-        checks="The prefix hash is cut down until keys collide; every context must still give what a cold one gives.",
+        checks=(
+            "The prefix hash is cut down until keys collide; every context must still give what a cold one gives. Where it can't be, "
+            "prompts are made of an earlier one's tokens: in another order, with the same sums or ends, with its blocks behind another "
+            "beginning. They must not take over more than both share."
+        ),
         matters="A hash that is not cryptographic can be aimed at; one that is can still be truncated by a later change.",
         lookalikes="Colliding keys that miss cost time only.",
-        causes=((_CAUSE, _CURE),),
+        causes=((_CAUSE, _CURE), (_ALIKE_CAUSE, _ALIKE_CURE)),
         seen_in=("openvinotoolkit/openvino.genai#3722",),
     ),
-    ways=(Way(name="collide", needs=frozenset({Capability.REUSE, Capability.COLLISIONS}), check=collide, weightless=True),),
+    ways=(
+        Way(name="collide", needs=frozenset({Capability.REUSE, Capability.COLLISIONS}), check=collide, weightless=True),
+        Way(name="look-alikes", needs=frozenset({Capability.REUSE, Capability.USAGE}), check=alike, exact=True),
+        Way(name="look-alikes, sent whole", needs=frozenset({Capability.RESENT, Capability.USAGE}), check=alike, exact=True),
+    ),
 )

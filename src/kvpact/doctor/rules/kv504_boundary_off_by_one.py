@@ -16,6 +16,9 @@ from kvpact.doctor.target import Capability
 _CAUSE = "what is taken over is one token, or one block, longer or shorter than what is left to compute begins"
 _CURE = "derive the start of what is computed from the hit's length alone, and keep one token to compute on an exact hit"
 
+#: Tokens of the longest contexts that are tried: longer ones cost more than they tell.
+_LONGEST = 600
+
 
 def sweep(exam: Exam) -> Verdict:
     """Partial, exact and extending hits, and hits on a longer entry. Wrong at some of these lengths and right at others is a boundary."""
@@ -63,6 +66,17 @@ def _programs(exam: Exam) -> Iterator[Program]:
         yield after(common[:length], common[:length])
         yield after(common[: length + size], common[:length])
         yield after(common[:length], common[:length] + end[:3], 1, 1)
+    yield from _longer(exam, size)
+
+
+def _longer(exam: Exam, size: int) -> Iterator[Program]:
+    """Hits of many blocks: around powers of two, and as long as contexts may be, within reason."""
+    longest = min(exam.target.max_len, _LONGEST) - size - 1
+    lengths = sorted({length for length in (63, 64, 65, 97, 127, 128, 129, 256, longest) if 3 * size < length <= longest})
+    common, other, end = (exam.tokens(f"boundary, longer {part}", max(lengths, default=size + 1)) for part in ("common", "other", "end"))
+    for shared in lengths:
+        yield after(common[:shared] + other[:size], common[:shared] + end[:3])
+        yield after(common[:shared], common[:shared])
 
 
 RULE = Rule(

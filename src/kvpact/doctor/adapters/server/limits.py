@@ -155,7 +155,8 @@ class _Probe:
         self.limits = limits if limits.ids else replace(limits, vocab_size=len(WORDS))
 
     def _tokens(self, length: int) -> tuple[int, ...]:
-        return tuple(self._random.randrange(16, self.limits.vocab_size) for _ in range(length))
+        """Of the lower half: `Probes.held_back` lies in the upper one, and what is held back must be unused."""
+        return tuple(self._random.randrange(16, self.limits.vocab_size // 2) for _ in range(length))
 
     def _ask(self, tokens: Sequence[int], **changes: Any) -> Answer:
         wanted = replace(Ask(top=self.limits.top, extra=self.limits.extra), **changes)
