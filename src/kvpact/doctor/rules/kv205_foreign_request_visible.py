@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, passed
-from kvpact.doctor.flips import changed, clearly, finding, flipped, hardly, moved, pairs, shared_scale
+from kvpact.doctor.flips import changed, clearly, finding, flipped, hardly, moved, pairs, shared_scale, shown_by, twins
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Advance, Program, Step, Submit
@@ -35,9 +35,10 @@ def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...], other: int) -> Verd
     a = exam.tokens(f"own {purpose}", _ONE + _DECODED)
     b = exam.tokens(f"neighbour {purpose}", other + _DECODED)
     program = Program(steps=(Submit("a", a), Submit("b", b), *calls), setting=exam.cold)
-    if _first(exam, program) is not None:
+    bad = _first(exam, program)
+    if bad is not None:
         smallest = exam.smallest(program, lambda smaller: _first(exam, smaller) is not None)
-        return shared_scale(exam) or failed(_told(exam, smallest))
+        return shared_scale(exam) or failed(_told(exam, *shown_by(smallest, _first(exam, smallest), program, bad)))
     own = pairs(exam.run(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
     if not all(clearly(exam, seen.row, row) for seen, row in own):
         return hardly(exam, "a token of the request itself hardly moves its rows: a neighbour's would not show either")
@@ -49,13 +50,11 @@ def _others(exam: Exam) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
 
 
 def _first(exam: Exam, program: Program) -> tuple[Seen, Row] | None:
-    rows = pairs(exam.run(program), exam.run(changed(program, "b", _others(exam))), "a")
+    rows = twins(exam, program, changed(program, "b", _others(exam)), "a")
     return next(((seen, row) for seen, row in rows if moved(exam, seen.row, row)), None)
 
 
-def _told(exam: Exam, program: Program) -> Finding:
-    bad = _first(exam, program)
-    assert bad is not None
+def _told(exam: Exam, program: Program, bad: tuple[Seen, Row]) -> Finding:
     seen, row = bad
     what = f"a row of request {seen.name} changes with the tokens of request b beside it"
     in_turns = all(len(step.counts) == 1 for step in program.steps if isinstance(step, Advance))
