@@ -22,10 +22,9 @@ _WORDS = Words(
 
 
 def turns(exam: Exam) -> Verdict:
-    """Two contexts take turns, and a third begins in between."""
+    """Two contexts take turns, and a third begins in between. Of equal lengths, too: what is kept by its shape is one for all of them."""
 
-    def case(length: int) -> Case:
-        sizes = {"a": length, "b": length // 2 + 1, "c": length + 2}
+    def case(sizes: dict[str, int]) -> Case:
 
         def build(tag: str) -> Program:
             given = [Submit(name, exam.tokens(f"{tag} {name}", size + _ROUNDS)) for name, size in sizes.items()]
@@ -37,14 +36,17 @@ def turns(exam: Exam) -> Verdict:
 
         return f"from prompts of {', '.join(map(str, sizes.values()))} tokens", build
 
-    return against(exam, map(case, lengths(exam, (5, 32))), _WORDS)
+    some = lengths(exam, (5, 32))
+    unlike = [{"a": length, "b": length // 2 + 1, "c": length + 2} for length in some]
+    return against(exam, map(case, (*unlike, dict.fromkeys("abc", some[0]))), _WORDS)
 
 
 RULE = Rule(
     code="KV310",
     page=Page(
         symptoms=("answers mix when two requests run", "fine one after the other, wrong side by side"),
-        checks="Contexts are fed in turns, in calls of their own; each is compared with itself in a session alone.",
+        checks="Contexts of unlike and of equal lengths are fed in turns, in calls of their own; each is compared with itself in a session "
+        "alone.",
         matters="Serving is taking turns. What is kept once for all contexts is right for one of them.",
         lookalikes="Calls have equal shapes here, so a batch's rounding can't be the reason.",
         causes=((_CAUSE, _CURE),),
