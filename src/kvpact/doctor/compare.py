@@ -24,7 +24,7 @@ from kvpact.doctor.target import Capability
 #: smaller by then.
 Case = tuple[str, Callable[[str], Program]]
 
-_UNSTEADY = "what ran before shows in what runs now, as KV108 tells: runs can't be compared"
+_UNSTEADY = "what ran before shows in what runs now, as KV108 or KV104 tells: runs can't be compared"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,8 @@ sent as a prompt."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Outcome, Verdict, Where, failed, inconclusive, passed
@@ -60,12 +62,15 @@ def _judged(exam: Exam, calls: list[list[tuple[int, ...]]], code: str, cause: st
     """new: tokens that each answer has, where none ends it."""
     compared, unclear = 0, 0.0
     for prompts in calls:
-        for prompt, answer in zip(prompts, exam.target.generate(prompts, new, Setting()), strict=True):
+        answers = exam.target.generate(prompts, new, Setting())
+        for prompt, answer in zip(prompts, answers, strict=True):
             apart = _apart(exam, prompt, answer)
             compared += len(apart)
             sizes = [exam.noise.size(one) for one in apart.values()]
             if Size.FAULT in sizes and not exam.target.lossy:
-                return failed(_finding(exam, code, prompt, answer, apart, (cause, cure)))
+                found = _finding(exam, code, prompt, answer, apart, (cause, cure))
+                ended = min(len(each.tokens) for each in answers)
+                return failed(replace(found, what=f"{found.what}; another answer of the call ended at {ended}") if ended < new else found)
             if set(sizes) - {Size.ROUNDING}:
                 unclear = max(unclear, *apart.values())
     if unclear:

@@ -78,7 +78,7 @@ def check(rule: Rule, exam: Exam) -> Result:
         return Result(code=rule.code, outcome=Outcome.SKIPPED, reason=reason, missing=tuple(nearest), seconds=seconds)
     outcome, reason = _together(verdicts)
     if outcome is Outcome.FAILED and rule.code.startswith(_COMPARES) and not _of_history(rule, exam) and not _steady(exam):
-        reason = f"what ran before shows in what runs now, as KV108 tells, so runs can't be compared; seen was: {reason}"
+        reason = f"what ran before shows in what runs now, as KV108 or KV104 tells, so runs can't be compared; seen was: {reason}"
         return Result(code=rule.code, outcome=Outcome.INCONCLUSIVE, reason=reason, seconds=seconds)
     if outcome is Outcome.PASSED and exam.num_blank > blank:
         outcome = Outcome.INCONCLUSIVE

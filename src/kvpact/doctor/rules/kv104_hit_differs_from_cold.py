@@ -33,15 +33,21 @@ def _case(program: Program) -> str:
     if not before:
         return f"it has {in_words(len(prompt))}"
     nearest = max(before, key=lambda tokens: (in_common(tokens, prompt), _alike(tokens, prompt)))
+    if batched:
+        return f"{_shares(nearest, prompt)}, beside another prompt, in one batch"
+    since = len(before) - 1 - before.index(nearest)
+    others = f", and {since} other prompt{'s' if since > 1 else ''} since" if since else ""
+    return _shares(nearest, prompt) + others
+
+
+def _shares(nearest: tuple[int, ...], prompt: tuple[int, ...]) -> str:
     common = in_common(nearest, prompt)
     parted = [place for place, (one, other) in enumerate(zip(nearest, prompt, strict=False)) if one != other]
     if len(nearest) == len(prompt) > 2 and len(parted) == 1:
-        said = f"all of it but token {parted[0] + 1} of {len(prompt)} came before"
-    elif common < len(prompt):
-        said = f"{common} of its {in_words(len(prompt))} came before"
-    else:
-        said = f"its {in_words(common)} came before" + (f", at the start of {len(nearest)}" if len(nearest) > common else "")
-    return f"{said}, beside another prompt, in one batch" if batched else said
+        return f"all of it but token {parted[0] + 1} of {len(prompt)} came before"
+    if common < len(prompt):
+        return f"{common} of its {in_words(len(prompt))} came before"
+    return f"its {in_words(common)} came before" + (f", at the start of {len(nearest)}" if len(nearest) > common else "")
 
 
 def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> int:

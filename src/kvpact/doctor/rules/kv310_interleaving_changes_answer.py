@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.exam import Exam
-from kvpact.doctor.finding import Verdict
+from kvpact.doctor.finding import Outcome, Verdict
 from kvpact.doctor.lineage import begun
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.rule import Page, Rule, Way
@@ -12,6 +14,8 @@ from kvpact.doctor.rule import Page, Rule, Way
 _ROUNDS = 3
 _CAUSE = "the state of the context that was fed last is used for the one that is fed now: an offset, a mask, a length kept in one place"
 _CURE = "keep every length, offset and mask with its context, and hand it in with each call"
+_ONE_SHAPE = "buffers are kept by their shape, and contexts of one shape that are both alive were given the same one"
+_EACH_ITS_OWN = "give a buffer back only when its context has ended, and to one context at a time"
 _WORDS = Words(
     code="KV310",
     what="a context that takes turns with others parts from itself at position {position}, {case}",
@@ -38,7 +42,11 @@ def turns(exam: Exam) -> Verdict:
 
     some = lengths(exam, (5, 32))
     unlike = [{"a": length, "b": length // 2 + 1, "c": length + 2} for length in some]
-    return against(exam, map(case, (*unlike, dict.fromkeys("abc", some[0]))), _WORDS)
+    verdict = against(exam, map(case, unlike), _WORDS)
+    if verdict.outcome is not Outcome.PASSED:
+        return verdict
+    alike = against(exam, [case(dict.fromkeys("abc", some[0]))], replace(_WORDS, cause=_ONE_SHAPE, cure=_EACH_ITS_OWN))
+    return verdict if alike.outcome is Outcome.PASSED else alike
 
 
 RULE = Rule(
@@ -49,7 +57,7 @@ RULE = Rule(
         "alone.",
         matters="Serving is taking turns. What is kept once for all contexts is right for one of them.",
         lookalikes="Calls have equal shapes here, so a batch's rounding can't be the reason.",
-        causes=((_CAUSE, _CURE),),
+        causes=((_CAUSE, _CURE), (_ONE_SHAPE, _EACH_ITS_OWN)),
         seen_in=("huggingface/transformers#43952",),
     ),
     ways=(Way(name="turns", needs=frozenset(), check=turns),),
