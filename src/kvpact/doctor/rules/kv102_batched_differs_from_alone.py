@@ -28,7 +28,8 @@ def _case(program: Program) -> str:
             longest = max(old[name] for name in counts.keys() & old.keys())
             return f"a prompt of {counts[new[0]]} joins a context that has {in_words(longest)}"
     how = "are decoded together" if sum(len(counts) > 1 for _, counts in calls) > 1 else "come in one call"
-    return f"prompts of {' and '.join(map(str, sizes.values()))} tokens {how}"
+    since = ", after a batch of other lengths" if program.before else ""
+    return f"prompts of {' and '.join(map(str, sizes.values()))} tokens {how}{since}"
 
 
 _WORDS = Words(
