@@ -31,7 +31,8 @@ def beside_a_longer_one(exam: Exam) -> Verdict:
     if not _by_padding(exam, uneven):
         return sure(exam, "a request beside a longer one does as well as beside one of its own length", 2 * (_DECODED + 1))
     smallest = exam.smallest(uneven, lambda smaller: _uneven(smaller) and _by_padding(exam, smaller))
-    return failed(_finding(exam, smallest))
+    found = _finding(exam, smallest) or _finding(exam, uneven)
+    return inconclusive("a short prompt beside a longer one went wrong once, and not again") if found is None else failed(found)
 
 
 def _program(exam: Exam, other: int) -> Program:
@@ -82,9 +83,12 @@ def _gaps(exam: Exam, program: Program, name: str) -> list[tuple[Seen, float]]:
     return [(seen, distance(seen.row, twin.row)) for seen, twin in zip(exam.run(program).of(name), alone, strict=True)]
 
 
-def _finding(exam: Exam, program: Program) -> Finding:
+def _finding(exam: Exam, program: Program) -> Finding | None:
+    """None where nothing is wrong this time."""
     gaps = _gaps(exam, program, "a")
-    first = next(seen for seen, apart in gaps if _size(exam, apart) is Size.FAULT)
+    first = next((seen for seen, apart in gaps if _size(exam, apart) is Size.FAULT), None)
+    if first is None:
+        return None
     start = next(index for index, step in enumerate(program.steps) if isinstance(step, Advance))
     phase = "prompt" if first.step == start else "decode"
     cause, cure = remedy("KV202", f"padding {phase}")

@@ -181,10 +181,12 @@ class Exam(Probes):
     @property
     def steady(self) -> bool:
         """Whether a session shows nothing of those before it: otherwise no two runs can be compared, and KV108 and KV303 say so."""
+        if self.noise.unsteady:
+            return False
         if self._steady is None:
             program = Program(steps=feed("a", self.tokens("steady", 9), 6, 1, 1), setting=self.cold)
             after = [
-                self.run(replace(program, before=(Program(steps=feed("b", self.tokens(f"steady {length}", length), length - 2)),))).rows
+                self.run(replace(program, before=(Program(steps=feed("b", self.tokens(f"steady {length}", length), length - 2, 1)),))).rows
                 for length in (5, 30, 5, 30)  # twice: what differs now and then differs in few runs
             ]
             pairs = [pair for rows in after[1:] for pair in zip(after[0], rows, strict=True)]

@@ -18,7 +18,7 @@ from kvpact.doctor.fresh import Fresh
 from kvpact.doctor.lineage import in_words
 from kvpact.doctor.neighbours import foreign_tail, partial_hit
 from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, Size, distance
-from kvpact.doctor.program import Program, Step, feed
+from kvpact.doctor.program import Program, Step, Submit, feed
 from kvpact.doctor.target import Capability
 
 TAKEN = (
@@ -66,7 +66,9 @@ def first_sent(exam: Exam) -> Verdict:
     measured = exam.noise.floor
     floor = measured if measured <= AMPLIFIED else min(measured, _unhit(exam, fresh))
     least = max(AMPLIFIED if floor == measured else _WILD, FAR * floor)
-    runs = [partial(_again, exam, fresh, length, more) for length in lengths(exam, (3, 16, 17, 40, 64)) for more in (0, 9)]
+    sizes = sorted({*lengths(exam, (3, 16, 17, 40, 64)), 2 * (exam.target.block_size or 16)})
+    whole = [partial(_again, exam, fresh, length, length, more) for length in sizes if length + 9 < exam.target.max_len for more in (0, 9)]
+    runs = [*whole, *(partial(_again, exam, fresh, length, length // 2, 9) for length in sizes[-1:])]
     again, found = _first_wrong(runs, lambda run: run.gap.effect > least)
     if not any(run.gap.compared for run in again):
         return inconclusive("the target shows no scores to compare")
@@ -121,10 +123,10 @@ def _first_wrong(draws: Sequence[Callable[[], Run]], wrong: Callable[[Run], bool
     return runs, None
 
 
-def _again(exam: Exam, fresh: Fresh, length: int, more: int) -> _Again:
-    """more: by how many tokens a prompt in between is longer."""
+def _again(exam: Exam, fresh: Fresh, length: int, shared: int, more: int) -> _Again:
+    """shared: tokens that a prompt in between begins with, and it has so many more."""
     prompt = (*fresh.firsts(1), *fresh.tokens(length - 1))
-    longer = feed("longer", (*prompt, *fresh.tokens(more))) if more else ()
+    longer = feed("longer", (*prompt[:shared], *fresh.tokens(more))) if more else ()
     program = Program(steps=(*feed("first", prompt), *longer, *feed("again", prompt)))
     cached: list[int] = []
 
@@ -148,7 +150,7 @@ def _again(exam: Exam, fresh: Fresh, length: int, more: int) -> _Again:
 
 def _unhit(exam: Exam, fresh: Fresh) -> float:
     """Nats between two answers to prompts of one token, which must be computed each time: rounding that no hit has a part in."""
-    return max(_again(exam, fresh, 1, 0).gap.effect for _ in range(_DRAWS))
+    return max(_again(exam, fresh, 1, 1, 0).gap.effect for _ in range(_DRAWS))
 
 
 def _power(exam: Exam, fresh: Fresh, behind: int) -> float:
@@ -181,8 +183,10 @@ def _told_apart(exam: Exam, fresh: Fresh, shared: int, behind: int, ends: bool) 
 
 
 def _other_answer(exam: Exam, found: _Again, floor: float) -> Finding:
-    after = ", and a longer one came between" if len(found.program.steps) > 4 else ""
     length = 1 + max(found.gap.by_position)
+    between = [step for step in found.program.steps if isinstance(step, Submit) and step.name == "longer"]
+    other = "a longer one" if any(len(step.tokens) > length for step in between) else "one that parts from it"
+    after = f", and {other} came between" if between else ""
     what = f"a prompt of {in_words(length)} gets another row when it comes again{after}"
     finding = exam.finding("KV104", what, found.gap, found.program, cause=TAKEN, cure=CURE)
     return replace(finding, floor=floor, expected="the log-probabilities of its first answer, when nobody had sent its beginning")

@@ -11,7 +11,7 @@ from kvpact.doctor.execution import Execution, Seen
 from kvpact.doctor.finding import Finding, Verdict, Where, inconclusive
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, Step, Submit
-from kvpact.doctor.target import Row
+from kvpact.doctor.target import Capability, Row
 
 
 def changed(program: Program, name: str, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Program:
@@ -39,6 +39,33 @@ def flipped(exam: Exam, place: int) -> Callable[[tuple[int, ...]], tuple[int, ..
 def pairs(one: Execution, other: Execution, name: str) -> list[tuple[Seen, Row]]:
     """Rows of a context in both runs."""
     return [(seen, twin.row) for seen, twin in zip(one.of(name), other.of(name), strict=True)]
+
+
+def twins(
+    exam: Exam, program: Program, other: Program, *names: str, run: Callable[[Program], Execution] | None = None
+) -> list[tuple[Seen, Row]]:
+    """Rows of these contexts in runs of both programs. Where bits are demanded and the second run may have taken over what the first one
+    left, both are run once more: each then meets what it left itself, and hits have equal shapes, too. run: gives the first program's
+    first run."""
+    found = _both((run or exam.run)(program), exam.run(other), names)
+    small = any(moved(exam, seen.row, row) for seen, row in found) and not any(clearly(exam, seen.row, row) for seen, row in found)
+    return _both(exam.run(program), exam.run(other), names) if small and hits_may_show(exam) else found
+
+
+def _both(one: Execution, two: Execution, names: tuple[str, ...]) -> list[tuple[Seen, Row]]:
+    return [pair for name in names for pair in pairs(one, two, name)]
+
+
+def shown_by(
+    smallest: Program, again: tuple[Seen, Row] | None, program: Program, bad: tuple[Seen, Row]
+) -> tuple[Program, tuple[Seen, Row]]:
+    """A program and the row that it showed. again: of the smallest; None where what ran in between was part of it."""
+    return (program, bad) if again is None else (smallest, again)
+
+
+def hits_may_show(exam: Exam) -> bool:
+    """Whether equal programs may differ in bits for want of a hit in one of them."""
+    return exam.exact and exam.target.can(Capability.UNTOLD_REUSE)
 
 
 def moved(exam: Exam, one: Row, other: Row) -> bool:

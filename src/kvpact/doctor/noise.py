@@ -89,11 +89,12 @@ class Size(str, Enum):
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """What KV001 measured. repeats: the same call twice gave the same bits. floor: nats between rows that may differ by rounding
-    alone, the largest seen. measured: how."""
+    alone, the largest seen. measured: how. unsteady: a prompt that came again was far from its first answer, and single steps were not."""
 
     repeats: bool
     floor: float
     measured: str
+    unsteady: bool = False
 
     def size(self, effect: float) -> Size:
         if effect <= max(NEAR * self.floor, LEAST / NEAR):

@@ -59,8 +59,9 @@ class Probes:
         return max(1, min(wanted, self.target.max_len - 8))
 
     def edges(self) -> list[int]:
-        """Prompt lengths around which faults are likely: one, a residue of 32, the block size and the window with their neighbours."""
-        wanted = {1, 2, 31, 33}
+        """Prompt lengths around which faults are likely: one, a residue of 32, what eight bits of a number count to (bfloat16 has no more),
+        the block size and the window with their neighbours."""
+        wanted = {1, 2, 31, 33, 254}
         for edge in (self.target.block_size, self.target.window):
             if edge:
                 wanted |= {edge - 1, edge, edge + 1, edge + 2}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from kvpact.doctor.errors import OutOfTime, Refused
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import BUDGET_SPENT, Finding, Outcome, Report, Result, Verdict, inconclusive
-from kvpact.doctor.program import Truncate
+from kvpact.doctor.program import Fork, Load, Reorder, Save, Step, Truncate
 from kvpact.doctor.rule import Rule, Way
 from kvpact.doctor.target import Capability, Target
 from kvpact.errors import KvpactError
@@ -80,7 +81,7 @@ def check(rule: Rule, exam: Exam) -> Result:
         return Result(code=rule.code, outcome=Outcome.SKIPPED, reason=reason, missing=tuple(nearest), seconds=seconds)
     outcome, reason = _together(verdicts)
     if outcome is Outcome.FAILED and rule.code.startswith(_COMPARES) and not _of_history(rule, exam) and not _steady(exam):
-        reason = f"what ran before shows in what runs now, as KV108 tells, so runs can't be compared; seen was: {reason}"
+        reason = f"what ran before shows in what runs now, as KV108 or KV104 tells, so runs can't be compared; seen was: {reason}"
         return Result(code=rule.code, outcome=Outcome.INCONCLUSIVE, reason=reason, seconds=seconds)
     if outcome is Outcome.PASSED and blank:
         outcome = Outcome.INCONCLUSIVE
@@ -147,6 +148,10 @@ def _expected(result: Result, expected: Mapping[str, str]) -> Result:
 
 #: Rules that say more exactly what is wrong, where they fail beside those that they explain.
 _MORE_EXACT = {"KV501": "KV504", "KV204": "KV301"}
+#: What a rule is about, so that it explains only programs in which that is done.
+_ABOUT: Mapping[str, tuple[type[Step], ...]] = MappingProxyType(
+    {"KV301": (Truncate,), "KV305": (Reorder,)} | dict.fromkeys(("KV302", "KV304", "KV604"), (Fork, Save, Load))
+)
 #: What explains a general rule before anything else does.
 _NEAREST = {"KV104": "KV5", "KV106": "KV301"}
 
@@ -165,9 +170,10 @@ def _explained(results: Sequence[Result], *, hits_lead: bool) -> list[Result]:
         }
         specific = [code for code in specific if code not in causes]
     for code in failed:
-        if code.startswith("KV1") and specific and code not in causes:
-            near = [other for other in specific if other.startswith(_NEAREST.get(code, other))]
-            causes[code] = (near or specific)[0]
+        able = [other for other in specific if _can_explain(other, failed[code])]
+        if code.startswith("KV1") and able and code not in causes:
+            near = [other for other in able if other.startswith(_NEAREST.get(code, other))]
+            causes[code] = (near or able)[0]
 
     def with_cause(finding: Finding) -> Finding:
         return replace(finding, explained_by=causes[finding.code]) if finding.code in causes else finding
@@ -177,6 +183,13 @@ def _explained(results: Sequence[Result], *, hits_lead: bool) -> list[Result]:
 
 def _exact(result: Result) -> bool:
     return any(finding.exact for finding in result.findings)
+
+
+def _can_explain(code: str, result: Result) -> bool:
+    """Nothing that is cut back, forked or reordered explains a program in which nothing is."""
+    done = _ABOUT.get(code, (object,))
+    programs = [finding.program for finding in result.findings]
+    return any(program is None or any(isinstance(step, done) for step in program.steps) for program in programs)
 
 
 def _fits(result: Result) -> bool:

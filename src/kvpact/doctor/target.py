@@ -222,6 +222,7 @@ class Target(ABC):
 
     name: as the user gave it. level: 0 scores only, 1 steps, 2 reads the cache. vocab_size: token ids are below it.
     max_len: tokens that a context can hold. block_size, window: lengths around which faults are likely, where known.
+    eos: the token that ends an answer of `generate` early; None where none does.
     lossy: how the cache rounds what it stores, by its own declaration: differences of rounding are then no fault, whatever their size.
     routed: rows of one call may touch each other's experts, so equal shapes do not promise equal bits.
     layer_windows: each layer's window, None for a layer that sees everything; None where that is not known.
@@ -237,6 +238,7 @@ class Target(ABC):
     max_len: int
     block_size: int | None = None
     window: int | None = None
+    eos: int | None = None
     num_layers: int | None = None
     adapters: tuple[str, ...] = ()
     lossy: str | None = None

@@ -13,6 +13,7 @@ from transformers import DynamicCache, StaticCache
 from kvpact.doctor.adapters import huggingface_caches as caches
 from kvpact.doctor.adapters.huggingface import HuggingFace
 from kvpact.doctor.adapters.huggingface_load import load
+from kvpact.doctor.engine_check import check_engine
 from kvpact.doctor.errors import TargetFailed, TargetUnusable
 from kvpact.doctor.execution import execute
 from kvpact.doctor.faults.models import tiny_llama, tiny_mistral
@@ -133,3 +134,30 @@ def test_loading_is_quiet_and_leaves_the_settings_of_transformers_alone(tmp_path
 def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetUnusable, match="dtype"):
         load(str(tmp_path), dtype="float8")
+
+
+class InBuffersOfItsOwn(DynamicCache):
+    """Its layers stay empty."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config=config)
+        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *rest: Any, **options: Any) -> Any:
+        old = self.kept.get(layer_idx, (keys[:, :, :0], values[:, :, :0]))
+        self.kept[layer_idx] = (torch.cat([old[0], keys], 2), torch.cat([old[1], values], 2))
+        return self.kept[layer_idx]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.kept[layer_idx][0].shape[2] if layer_idx in self.kept else 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.get_seq_length(layer_idx) + query_length, 0
+
+
+def test_entries_that_do_not_lie_in_the_layers_are_not_offered() -> None:
+    target = HuggingFace(tiny_llama(), make_cache=lambda model, capacity: InBuffersOfItsOwn(model.config))
+    assert not target.can(Capability.ENTRIES)
+    assert not target.can(Capability.STORAGE)
+    assert target.can(Capability.FORK)
+    assert check_engine(target, select="KV002,KV101,KV306,KV309", raising=False).findings == ()

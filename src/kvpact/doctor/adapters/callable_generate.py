@@ -36,7 +36,7 @@ class CallableGenerate(Target):
         self.scores = "none"
         self.vocab_size = said or 0
         self.vocab_size = self._probed(said)
-        found = {Capability.GENERATE} | self._tried_together()
+        found = {Capability.GENERATE, Capability.RESENT} | self._tried_together()
         self.capabilities = frozenset(found | ({Capability.FULL_ROWS} if self.scores == "of every token" else set()))
 
     def open(self, setting: Setting) -> Session:

@@ -95,6 +95,9 @@ class Declarations:
                 raise _no_function(f"{_of(home)} has {name}({', '.join(names)})", form)
             self._leave(name, home, f"takes ({', '.join(names)}), and not (state, {second})")
             return None
+        if not named and _second_may_be_left_out(value):
+            self._leave(name, home, f"takes ({', '.join(names)}), and can be called without {second}")
+            return None
         if isinstance(home, ModuleType) and not named:
             self._leave(name, home, f"takes ({', '.join(names)}), and its first argument is not called {' or '.join(sorted(states))}")
             return None
@@ -170,6 +173,15 @@ def _takes_two(function: Any) -> bool:
     except ValueError:  # Python can't tell: a call will
         return True
     except TypeError:
+        return False
+    return True
+
+
+def _second_may_be_left_out(function: Any) -> bool:
+    """As of a helper for texts: nobody cuts or reorders a state without saying how."""
+    try:
+        signature(function).bind(None)
+    except (TypeError, ValueError):
         return False
     return True
 

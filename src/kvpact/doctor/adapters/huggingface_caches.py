@@ -82,9 +82,24 @@ def own(make: Callable[[Any, int], Any], model: Any, name: str = "own") -> Cache
         found |= {Capability.FORK, Capability.SAVE}
     except Exception:  # whatever keeps a foreign object from being copied
         found -= {Capability.FORK, Capability.SAVE}
-    if layers and all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in layers):
+    if layers and all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in layers) and _keeps(make(model, SLOTS), model):
         found |= _READABLE
     return CacheKind(name=name, make=make, offers=frozenset(found))
+
+
+def _keeps(cache: Any, model: Any) -> bool:
+    """Whether what it is given can be read in its layers. A subclass may keep it in buffers of its own, and leave them empty."""
+    import torch
+
+    config = model.config.get_text_config()
+    heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    entries = torch.ones(1, heads, 2, quantised.head_dim(model), dtype=model.dtype, device=model.device)
+    try:
+        for layer in range(len(cache.layers)):
+            cache.update(entries, entries.clone(), layer)
+    except Exception:  # one that wants more than entries: KV002 tells whether they are there
+        return True
+    return any(stored(layer) is not None for layer in cache.layers)
 
 
 def _refuse_shared(cache: Any, other: Any, name: str) -> None:

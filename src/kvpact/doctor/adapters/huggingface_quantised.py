@@ -29,7 +29,7 @@ def make(backend: str, model: Any) -> Any:
 
     if backend not in _AXES:
         return QuantizedCache(backend, model.config)
-    axis, group = _AXES[backend], gcd(_GROUP, _head_dim(model))
+    axis, group = _AXES[backend], gcd(_GROUP, head_dim(model))
     return QuantizedCache(backend, model.config, axis_key=axis, axis_value=axis, q_group_size=group, residual_length=RESIDUAL)
 
 
@@ -41,7 +41,7 @@ def copies(cache: Any, model: Any) -> bool:
     """Whether a deep copy can be had of a cache that holds something: quanto's tensors refuse one."""
     import torch
 
-    entries = torch.arange(float(_head_dim(model)), dtype=model.dtype).reshape(1, 1, 1, -1)
+    entries = torch.arange(float(head_dim(model)), dtype=model.dtype).reshape(1, 1, 1, -1)
     try:
         for layer in range(len(cache.layers)):
             cache.update(entries, entries.clone(), layer)
@@ -60,7 +60,7 @@ def declared(cache: Any, model: Any) -> Stored | None:
     if type(layer).__name__ == _FLOATS and layer.fp8_dtype is torch.float8_e4m3fn:
         return FrozenFloat(name="8-bit floats by a scale that the first call freezes", bits=8, read=float(torch.finfo(model.dtype).eps))
     backend = _BACKENDS.get(type(layer).__name__)
-    if backend is None or {layer.axis_key, layer.axis_value} != {_AXES[backend]} or _head_dim(model) % layer.q_group_size:
+    if backend is None or {layer.axis_key, layer.axis_value} != {_AXES[backend]} or head_dim(model) % layer.q_group_size:
         return None
     resolution = float(torch.finfo(model.dtype).eps)
     # Codes, scale and zero are computed in the model's own precision by quanto, and read back in it by both. hqq moves the zero to lessen
@@ -89,6 +89,7 @@ def read_back(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(parts[0], dim=-2), torch.cat(parts[1], dim=-2)
 
 
-def _head_dim(model: Any) -> int:
+def head_dim(model: Any) -> int:
+    """Of one key or value."""
     config = model.config.get_text_config()
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, inconclusive, passed
-from kvpact.doctor.noise import FAR, LEAST, Noise, distance, grain, same_bits
+from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, Noise, distance, grain, same_bits
 from kvpact.doctor.program import Advance, Program, Step, Submit, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
@@ -21,7 +21,7 @@ def measure(exam: Exam, rounds: int = ROUNDS) -> Verdict:
 
     All within one session: what one session leaves to the next is no rounding, and KV108 looks at it.
     """
-    effects, repeats = [0.0], True
+    effects, repeated, repeats = [0.0], [0.0], True
     how = ["repeats"]
     if _together(exam):
         how.append("copies of a context in one batch")
@@ -37,6 +37,7 @@ def measure(exam: Exam, rounds: int = ROUNDS) -> Verdict:
             pairs = [(one.row, other.row) for one, other in zip(first, runs.of(name), strict=False)]
             effects += [distance(one, other) for one, other in pairs]
             if name == "b":
+                repeated += effects[-len(pairs) :]
                 repeats = repeats and all(same_bits(one, other) for one, other in pairs)
         later = exam.run(Program(steps=feed("a", tokens), setting=exam.cold)).of("a")
         pairs = [(one.row, other.row) for one, other in zip(first, later, strict=True)]
@@ -45,11 +46,39 @@ def measure(exam: Exam, rounds: int = ROUNDS) -> Verdict:
     floor = max(max(effect for effect in effects if effect == effect), step)
     if 0 < between <= max(LEAST, FAR * floor):  # more than that is no rounding
         repeats, floor = False, max(floor, between)
+    if max(repeated) > AMPLIFIED and exam.target.can(Capability.UNTOLD_REUSE):  # of one shape: rounding, or a hit at fault
+        stepped, floor_of_steps = _stepped(exam, rounds)
+        if FAR * floor_of_steps < max(repeated):
+            exam.noise = Noise(repeats=stepped, floor=floor_of_steps, measured="single steps", unsteady=True)
+            apart, floor = max(repeated), floor_of_steps
+            return passed(f"{_said(stepped, floor, ['single steps'])}; prompts that come again are {apart:.2g} nats from themselves")
     exam.noise = Noise(repeats=repeats, floor=floor, measured=", ".join(how))
-    said = f"repeats {'agree in bits' if repeats else 'differ'}"
     if floor < 1:
-        return passed(f"{said}; rounding moves log-probabilities by up to {floor:.2g} nats ({', '.join(how)})")
-    return inconclusive(f"{said}; one context is up to {floor:.2g} nats from itself ({', '.join(how)}): runs can't be compared")
+        return passed(_said(repeats, floor, how))
+    said = "agree in bits" if repeats else "differ"
+    return inconclusive(f"repeats {said}; one context is up to {floor:.2g} nats from itself ({', '.join(how)}): runs can't be compared")
+
+
+def _said(repeats: bool, floor: float, how: Sequence[str]) -> str:
+    agree = "agree in bits" if repeats else "differ"
+    return f"repeats {agree}; rounding moves log-probabilities by up to {floor:.2g} nats ({', '.join(how)})"
+
+
+def _stepped(exam: Exam, rounds: int) -> tuple[bool, float]:
+    """The same tokens one by one, again and beside copies of themselves: no store of prompts has a part in that. Whether they repeat in
+    bits, and the floor."""
+    effects, repeats = [0.0], True
+    for turn in range(rounds):
+        tokens = exam.tokens(f"noise {turn}", exam.length(_LENGTH))
+        steps = [step for name in "ab" for step in feed(name, tokens, *[1] * len(tokens))]
+        if _together(exam):
+            steps += [*(Submit(name, tokens) for name in "cd"), *[Advance((("c", 1), ("d", 1)))] * len(tokens)]
+        runs = exam.run(Program(steps=tuple(steps), setting=exam.cold))
+        first = runs.of("a")
+        repeats = repeats and all(same_bits(one.row, other.row) for one, other in zip(first, runs.of("b"), strict=True))
+        for name in _names(runs.contexts):
+            effects += [max(distance(one.row, other.row), grain(one.row)) for one, other in zip(first, runs.of(name), strict=True)]
+    return repeats, max(effects)
 
 
 def _together(exam: Exam) -> bool:

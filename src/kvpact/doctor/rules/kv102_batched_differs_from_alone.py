@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpact.doctor.compare import Case, Words, against, lengths
-from kvpact.doctor.continuation import answered_together
+from kvpact.doctor.continuation import answered_together, ended_early
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import begun, fed_before, in_words
@@ -26,7 +28,8 @@ def _case(program: Program) -> str:
             longest = max(old[name] for name in counts.keys() & old.keys())
             return f"a prompt of {counts[new[0]]} joins a context that has {in_words(longest)}"
     how = "are decoded together" if sum(len(counts) > 1 for _, counts in calls) > 1 else "come in one call"
-    return f"prompts of {' and '.join(map(str, sizes.values()))} tokens {how}"
+    since = ", after a batch of other lengths" if program.before else ""
+    return f"prompts of {' and '.join(map(str, sizes.values()))} tokens {how}{since}"
 
 
 _WORDS = Words(
@@ -40,9 +43,13 @@ _WORDS = Words(
 
 
 def together(exam: Exam) -> Verdict:
-    """Prompts of different lengths start in one call, and are decoded together."""
-    some = lengths(exam, (5, 33))
-    return against(exam, [_begun(exam, length, (max(1, length // 3), min(length + 4, max(some)))) for length in some], _WORDS)
+    """Prompts of different lengths start in one call, and are decoded together: beyond 16, 32 and 64 columns, where buffers grow, too."""
+    some = lengths(exam, (5, 12, 28, 33, 60))
+    cases = [_begun(exam, length, (max(1, length // 3), min(length + 4, max(some)))) for length in some]
+    first, other = _begun(exam, 5, (1, 9)), _begun(exam, 9, (5, 2))
+    again = ("other lengths come in a batch of the same shape", lambda tag: replace(other[1](tag), before=(first[1](f"{tag} before"),)))
+    pieces = [_begun(exam, 6, (2, 11), piece=3)] if exam.target.can(Capability.CHUNK) else []
+    return against(exam, [*cases, again, *pieces], _WORDS)
 
 
 def equally_long(exam: Exam) -> Verdict:
@@ -50,12 +57,13 @@ def equally_long(exam: Exam) -> Verdict:
     return against(exam, [_begun(exam, length, (length, length)) for length in lengths(exam, (5, 33))], _WORDS)
 
 
-def _begun(exam: Exam, length: int, others: tuple[int, ...]) -> Case:
+def _begun(exam: Exam, length: int, others: tuple[int, ...], piece: int = 1) -> Case:
+    """piece: tokens of each that come at once, after the prompts."""
     sizes = {"a": length} | dict(zip("bc", others, strict=False))
 
     def build(tag: str) -> Program:
-        given = [Submit(name, exam.tokens(f"{tag} {name}", size + _DECODED)) for name, size in sizes.items()]
-        steps = [Advance(tuple((name, 1) for name in sizes))] * _DECODED
+        given = [Submit(name, exam.tokens(f"{tag} {name}", size + _DECODED * piece)) for name, size in sizes.items()]
+        steps = [Advance(tuple((name, piece) for name in sizes))] * _DECODED
         return Program(steps=(*given, Advance(tuple(sizes.items())), *steps))
 
     return f"prompts of {' and '.join(map(str, sizes.values()))} tokens are decoded together", build
@@ -82,6 +90,10 @@ def own_answers(exam: Exam) -> Verdict:
     return answered_together(exam, "KV102", _CAUSE, _CURE)
 
 
+def some_end(exam: Exam) -> Verdict:
+    return ended_early(exam, "KV102")
+
+
 RULE = Rule(
     code="KV102",
     page=Page(
@@ -92,8 +104,9 @@ RULE = Rule(
             "the longest row is fine and the shorter ones are not",
             "answers depend on what else runs",
         ),
-        checks="Contexts of different lengths, or of equal ones where no others are taken, are fed in one call and decoded together; each "
-        "is compared with itself in calls of its own.",
+        checks="Contexts of different lengths, or of equal ones where no others are taken, are fed in one call and decoded together, by "
+        "ones and in pieces; each is compared with itself in calls of its own. Of an engine that answers by itself and declares `eos`, "
+        "answers that end at different steps of one call, too.",
         matters="A batch is a way to save time. Whoever shares it must not be able to tell.",
         lookalikes="Kernels choose their order of sums by the size of the batch: that stays near the floor of KV001. "
         "A mixture of experts with a capacity drops tokens when a batch is full, by design.",
@@ -110,6 +123,7 @@ RULE = Rule(
         Way(name="together", needs=frozenset({Capability.BATCH}), check=together),
         Way(name="equally long", needs=frozenset({Capability.EVEN_BATCH}), check=equally_long),
         Way(name="own answers", needs=frozenset({Capability.GENERATE, Capability.BATCH}), check=own_answers),
+        Way(name="some end", needs=frozenset({Capability.GENERATE, Capability.BATCH}), check=some_end),
         Way(name="joining", needs=frozenset({Capability.BATCH, Capability.RAGGED}), check=joining),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -22,6 +23,8 @@ from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Capability
 
 _DECODED = 2
+#: Prompts of forty tokens between the first time and the second.
+_MANY = 12
 _CAUSE = "what is taken over does not belong to these tokens at these places: one entry too few or too many, or another's"
 
 
@@ -32,13 +35,27 @@ def _case(program: Program) -> str:
     before = [tokens for other in program.before for tokens in fed(other).values()]
     if not before:
         return f"it has {in_words(len(prompt))}"
-    nearest = max(before, key=lambda tokens: in_common(tokens, prompt))
+    nearest = max(before, key=lambda tokens: (in_common(tokens, prompt), _alike(tokens, prompt)))
+    if batched:
+        return f"{_shares(nearest, prompt)}, beside another prompt, in one batch"
+    since = len(before) - 1 - before.index(nearest)
+    others = f", and {since} other prompt{'s' if since > 1 else ''} since" if since else ""
+    return _shares(nearest, prompt) + others
+
+
+def _shares(nearest: tuple[int, ...], prompt: tuple[int, ...]) -> str:
     common = in_common(nearest, prompt)
+    parted = [place for place, (one, other) in enumerate(zip(nearest, prompt, strict=False)) if one != other]
+    if len(nearest) == len(prompt) > 2 and len(parted) == 1:
+        return f"all of it but token {parted[0] + 1} of {len(prompt)} came before"
     if common < len(prompt):
-        said = f"{common} of its {in_words(len(prompt))} came before"
-    else:
-        said = f"its {in_words(common)} came before" + (f", at the start of {len(nearest)}" if len(nearest) > common else "")
-    return f"{said}, beside another prompt, in one batch" if batched else said
+        return f"{common} of its {in_words(len(prompt))} came before"
+    return f"its {in_words(common)} came before" + (f", at the start of {len(nearest)}" if len(nearest) > common else "")
+
+
+def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Places at which both have one token."""
+    return sum(a == b for a, b in zip(one, other, strict=False))
 
 
 _WORDS = Words(
@@ -85,9 +102,14 @@ def _cases(exam: Exam, common: int) -> list[Case]:
 
     return [
         case("the same prompt comes again", common, 0, 0),
+        case("the same prompt comes again, and fills its blocks", _whole_blocks(exam), 0, 0),
         case("the prompt goes on where an earlier one ended", common, 0, 7),
         case("a longer prompt with the same beginning came before", common, 40, 1),
         *(case(f"the first {length} tokens are shared", length, 13, 5) for length in lengths(exam, (3, 16, 40))),
+        *(
+            case(f"the first {length} tokens are shared, and the earlier prompt is shorter", length, 3, 9)
+            for length in lengths(exam, (3, 16))
+        ),
     ]
 
 
@@ -97,9 +119,13 @@ def untold(exam: Exam) -> Verdict:
     one left. What prompts that share nothing show is a floor, too: KV001 repeats a prompt, and where nothing can be judged by its floor,
     that may be a hit's fault."""
     turns = count()
-    cases = [
+    cases: list[Case] = [
         *_cases(exam, max(lengths(exam, (17,)))),
         ("the prompt goes on where an earlier one was answered", lambda tag: _answered(exam, tag)),
+        *((f"all but token {place + 1} came before", partial(_but_one, exam, place)) for place in (0, 20)),
+        ("its beginning and its end came in two other prompts", lambda tag: _crossed(exam, tag)),
+        ("another that parts from it came since", lambda tag: _parted_since(exam, tag)),
+        ("the prompt came before, and many others since", lambda tag: _after_many(exam, tag)),
     ]
     floor = max(_stepped(exam, replace(build(f"untold {label}"), before=()), turns).effect for label, build in cases[:3])
     if floor >= 1:
@@ -136,6 +162,45 @@ def _answered(exam: Exam, tag: str) -> Program:
     prompt, answer = exam.tokens(f"{tag} shared", 9), exam.tokens(f"{tag} answer", 3)
     end = (exam.other_token(answer[0]), *exam.tokens(f"{tag} end", 2))
     return Program(steps=feed("warm", (*prompt, *end)), before=(Program(steps=feed("first", (*prompt, *answer), 9, 1, 1, 1)),))
+
+
+def _but_one(exam: Exam, place: int, tag: str) -> Program:
+    """What is kept of a token must not be found by those around it."""
+    first = exam.tokens(f"{tag} shared", exam.length(42))
+    place = min(place, len(first) - 2)
+    second = (*first[:place], exam.other_token(first[place]), *first[place + 1 :])
+    return Program(steps=feed("warm", second), before=(Program(steps=feed("first", first)),))
+
+
+def _crossed(exam: Exam, tag: str) -> Program:
+    """Equal tokens at equal places behind another beginning are worth another's entries."""
+    length = exam.length(2 * _whole_blocks(exam)) // 2
+    one, other = (exam.tokens(f"{tag} {name}", 2 * length) for name in ("one", "other"))
+    before = tuple(Program(steps=feed("first", tokens)) for tokens in (one, other))
+    return Program(steps=feed("warm", (*one[:length], *other[length:], *exam.tokens(f"{tag} end", 2))), before=before)
+
+
+def _parted_since(exam: Exam, tag: str) -> Program:
+    """What is taken over for another prompt must not become that one's."""
+    first = exam.tokens(f"{tag} shared", exam.length(24))
+    half = len(first) // 2
+    other = (*first[:half], exam.other_token(first[half]), *exam.tokens(f"{tag} other", len(first) - half))
+    steps = feed("warm", (*first, *exam.tokens(f"{tag} end", _DECODED)), len(first), *[1] * (_DECODED - 1))
+    return Program(steps=steps, before=(Program(steps=feed("first", first)), Program(steps=feed("first", other))))
+
+
+def _whole_blocks(exam: Exam) -> int:
+    """Tokens that fill two blocks, of the size that is declared, or of the usual ones."""
+    size = exam.target.block_size or 16
+    return 2 * size if size <= 300 and 2 * size + 8 <= exam.target.max_len else exam.length(32)
+
+
+def _after_many(exam: Exam, tag: str) -> Program:
+    """Enough of them that a small store has let the first go, and given its room to others."""
+    first = exam.tokens(f"{tag} shared", exam.length(33))
+    others = [Program(steps=feed("other", exam.tokens(f"{tag} other {turn}", exam.length(40)))) for turn in range(_MANY)]
+    steps = feed("warm", (*first, *exam.tokens(f"{tag} end", _DECODED)), len(first), *[1] * (_DECODED - 1))
+    return Program(steps=steps, before=(Program(steps=feed("first", first)), *others))
 
 
 def _stepped(exam: Exam, program: Program, turns: Iterator[int]) -> Gap:
@@ -182,7 +247,8 @@ RULE = Rule(
         ),
         checks=(
             "A prompt is fed after others that share its beginning, with reuse on; it is compared with the same prompt with reuse off. "
-            "Where nobody says whether anything is reused, it is compared with its tokens fed one by one. Where only whole prompts are "
+            "Where nobody says whether anything is reused, it is compared with its tokens fed one by one; also after others that differ "
+            "from it by one token, that have its beginning and its end, and that may have driven it out. Where only whole prompts are "
             "taken, and nothing keeps them from hits, fresh prompts are asked again, and beside others that part from them by one token: "
             "answers must stay, and rows must differ; rows of partial hits are set beside those of prompts with another first token. "
             "Over HTTP 32 prompts come again after one another, too: a small cache had to evict them."

@@ -33,7 +33,9 @@ class _Size:
     longer_decoded: int
 
 
-_WHOLE = _Size(prompt=11, decoded=2, longer=21, longer_decoded=2)
+_WHOLE = _Size(prompt=11, decoded=4, longer=21, longer_decoded=5)
+#: A prompt that blocks of the usual sizes hold whole: where it comes again, nothing is left to compute.
+_BLOCKS = _Size(prompt=64, decoded=0, longer=80, longer_decoded=2)
 #: No prompt of one token: what a call before has left of that very token changes no average over it.
 _SMALLER = (
     _Size(prompt=2, decoded=0, longer=4, longer_decoded=0),
@@ -45,10 +47,16 @@ _SMALLER = (
 def histories(exam: Exam) -> Verdict:
     """The same feeds for the first time, after themselves and after something longer: within each history runs agree, so histories must
     agree, too."""
-    first, worst = _compared(exam, _WHOLE, "0")
-    if first is None:
+    fits = _BLOCKS.longer + _BLOCKS.longer_decoded <= exam.target.max_len
+    for size in (_WHOLE, *([_BLOCKS] if fits else [])):
+        first, worst = _compared(exam, size, f"0 {size.prompt}")
+        if first is not None:
+            break
+    else:
         return passed("the same feeds repeat, after themselves and after others") if worst == 0 else _small(exam, worst)
-    again, _ = _compared(exam, _WHOLE, "1")  # a finding has to come twice: repeats of a noisy server fall into two groups by chance
+    again, _ = _compared(
+        exam, size, f"1 {size.prompt}"
+    )  # a finding has to come twice: repeats of a noisy server fall into two groups by chance
     if again is None:
         return inconclusive("runs differ with what ran before, but not each time")
     return failed(_smallest(exam, again))
@@ -156,7 +164,8 @@ RULE = Rule(
             "same question, another answer",
             "not reproducible at temperature 0",
         ),
-        checks="The same feeds in new sessions, for the first time, after themselves and after a longer other call.",
+        checks="The same feeds in new sessions, for the first time, after themselves and after a longer other call; once more with a "
+        "prompt that fills its blocks.",
         matters="If what ran before shows in an answer, no test of any kind can be trusted, and calls may tell of each other.",
         lookalikes="A busy server batches differently each time: its repeats differ by rounding, and not with what ran before.",
         causes=((_CAUSE, _CURE), ("dropout is on", "call model.eval() before the first call, and after any training")),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, finding, flipped, moved, pairs, shared_scale
+from kvpact.doctor.flips import changed, clearly, finding, flipped, moved, pairs, shared_scale, shown_by, twins
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
+from kvpact.doctor.lineage import fed
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability, Row
@@ -27,18 +28,19 @@ def flip(exam: Exam) -> Verdict:
         earlier, own = rows[:-1], rows[-1]
         compared += len(earlier)
         powerless += not clearly(exam, own[0].row, own[1])
-        if _first(exam, rows) is not None:
+        bad = _first(exam, rows)
+        if bad is not None:
             if _left_over(exam, program):
                 return inconclusive("rows depend on what ran before them, in other requests: a later token can't be told from that")
             smallest = exam.smallest(program, lambda smaller: _first(exam, _rows(exam, smaller)) is not None)
-            return shared_scale(exam) or failed(_told(exam, smallest))
+            return shared_scale(exam) or failed(_told(exam, *shown_by(smallest, _first(exam, _rows(exam, smallest)), program, bad)))
     if powerless:
         return inconclusive("the changed token hardly moves its own row: its being seen would not show either")
     return passed(f"{compared} rows stay as they are when a later token changes")
 
 
 def _rows(exam: Exam, program: Program) -> list[tuple[Seen, Row]]:
-    return pairs(exam.run(program), exam.run(changed(program, "a", flipped(exam, -1))), "a")
+    return twins(exam, program, changed(program, "a", flipped(exam, -1)), "a")
 
 
 def _first(exam: Exam, rows: list[tuple[Seen, Row]]) -> tuple[Seen, Row] | None:
@@ -51,12 +53,9 @@ def _left_over(exam: Exam, program: Program) -> bool:
     return any(moved(exam, seen.row, row) for seen, row in pairs(exam.run(program), exam.run(program), "a"))
 
 
-def _told(exam: Exam, program: Program) -> Finding:
-    rows = _rows(exam, program)
-    bad = _first(exam, rows)
-    assert bad is not None
+def _told(exam: Exam, program: Program, bad: tuple[Seen, Row]) -> Finding:
     seen, row = bad
-    last = rows[-1][0].position
+    last = len(fed(program)["a"]) - 1
     phase = "future chunk" if program.length > 2 else "future prompt"
     what = f"the row of position {seen.position} changes with the token at position {last}, which comes later"
     visible = list(range(seen.position + 1))

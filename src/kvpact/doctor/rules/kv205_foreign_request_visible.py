@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Execution, Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, inconclusive, passed
-from kvpact.doctor.flips import changed, clearly, finding, flipped, hardly, moved, pairs, shared_scale
+from kvpact.doctor.flips import changed, clearly, finding, flipped, hardly, moved, pairs, shared_scale, shown_by, twins
 from kvpact.doctor.glass.ways import glass_way
 from kvpact.doctor.glass.words import remedy
 from kvpact.doctor.program import Advance, Program, Step, Submit
@@ -40,8 +40,7 @@ def _swap(exam: Exam, purpose: str, calls: tuple[Step, ...], other: int) -> Verd
         if bad is None:
             return inconclusive("a row changed with the neighbour's tokens once, and not again")
         smallest = exam.smallest(program, lambda smaller: _first(exam, smaller, exam.run) is not None)
-        again = _first(exam, smallest, exam.run)
-        return shared_scale(exam) or failed(_told(exam, program, bad) if again is None else _told(exam, smallest, again))
+        return shared_scale(exam) or failed(_told(exam, *shown_by(smallest, _first(exam, smallest, exam.run), program, bad)))
     own = pairs(exam.first(program), exam.run(changed(program, "a", flipped(exam, 0))), "a")
     if not all(clearly(exam, seen.row, row) for seen, row in own):
         return hardly(exam, "a token of the request itself hardly moves its rows: a neighbour's would not show either")
@@ -53,7 +52,7 @@ def _others(exam: Exam) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
 
 
 def _first(exam: Exam, program: Program, run: Callable[[Program], Execution]) -> tuple[Seen, Row] | None:
-    rows = pairs(run(program), exam.run(changed(program, "b", _others(exam))), "a")
+    rows = twins(exam, program, changed(program, "b", _others(exam)), "a", run=run)
     return next(((seen, row) for seen, row in rows if moved(exam, seen.row, row)), None)
 
 
