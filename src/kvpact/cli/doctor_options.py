@@ -33,7 +33,7 @@ class TargetOptions:
     ] = None
     dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")] = None
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="For hf: or a callable: on which torch computes; one for small models.")
+        int | None, typer.Option(metavar="N", min=1, help="For hf: or a callable: threads of torch; one for small models.")
     ] = None
     switch: Annotated[
         list[str] | None, typer.Option("--switch", metavar="NAME=VALUE", help="For kvpact's own engine; may be repeated.")
