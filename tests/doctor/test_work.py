@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from kvpact.doctor.adapters.huggingface import HuggingFace
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Execution
+from kvpact.doctor.fault import all_faults
 from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.faults.own_engine import tiny_kvpact
-from kvpact.doctor.finding import Outcome, Verdict, passed
+from kvpact.doctor.finding import Outcome, Verdict, inconclusive, passed
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.registry import select
 from kvpact.doctor.runner import check
@@ -117,13 +119,41 @@ def test_an_engine_that_takes_no_other_weights_is_looked_at_itself(monkeypatch: 
     assert exam.light is exam
 
 
-def test_blank_rows_of_the_twin_are_no_clean_bill_of_health() -> None:
+def _looked_at(exam: Exam, look: Callable[[Exam], Verdict]) -> tuple[Outcome, list[str]]:
+    """By a rule that no weights decide: its outcome, and whose weights it looked at."""
+    whose = []
+
+    def watched(looked: Exam) -> Verdict:
+        whose.append("own" if looked is exam else "few")
+        return look(looked)
+
+    rule = select("KV407")[1]
+    way = replace(rule.ways[0], check=watched)
+    return check(replace(rule, ways=(way,)), exam).outcome, whose
+
+
+def test_only_a_pass_is_taken_from_few_weights() -> None:
+    exam = Watched(tiny_kvpact())
+    assert _looked_at(exam, lambda looked: passed("nothing seen")) == (Outcome.PASSED, ["few"])
+    assert _looked_at(exam, lambda looked: inconclusive("unsure")) == (Outcome.INCONCLUSIVE, ["few", "own"])
+
+
+def test_what_only_few_weights_show_is_neither_a_finding_nor_a_pass() -> None:
+    exam = Watched(tiny_kvpact())
+    seen = Verdict(outcome=Outcome.FAILED, reason="something")
+    assert _looked_at(exam, lambda looked: passed("right") if looked is exam else seen) == (Outcome.INCONCLUSIVE, ["few", "own"])
+
+
+def test_blank_rows_of_few_weights_are_no_pass() -> None:
     def look(exam: Exam) -> Verdict:
         exam.num_blank += 1
         return passed("nothing seen")
 
-    rule = select("KV407")[1]
-    way = replace(rule.ways[0], check=look)
-    exam = Watched(tiny_kvpact())
-    assert check(replace(rule, ways=(way,)), exam).outcome is Outcome.INCONCLUSIVE
-    assert (exam.num_blank, exam.light.num_blank) == (0, 1)
+    assert _looked_at(Watched(tiny_kvpact()), look) == (Outcome.INCONCLUSIVE, ["few", "own"])
+
+
+def test_a_finding_is_measured_on_the_target_s_own_weights() -> None:
+    (fault,) = [fault for fault in all_faults() if fault.name == "kvpact-hash-trusted"]
+    exam = Watched(fault.make())
+    (finding, *_) = check(select("KV503")[1], exam).findings
+    assert finding.program in exam.ran

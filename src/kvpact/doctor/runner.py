@@ -62,7 +62,7 @@ def unreached(rule: Rule, why: str) -> Result:
 
 def check(rule: Rule, exam: Exam) -> Result:
     """One rule. A target that breaks off makes it an error, with the reason; raises OutOfTime."""
-    start, blank = time.monotonic(), 0
+    start, before = time.monotonic(), exam.num_blank
     verdicts: list[Verdict] = []
     missing: dict[str, list[str]] = {}
     for way in rule.ways:
@@ -70,10 +70,7 @@ def check(rule: Rule, exam: Exam) -> Result:
         if lacking:
             missing[way.name] = lacking
         else:
-            looked = exam.light if way.weightless else exam
-            before = looked.num_blank
-            verdicts.append(_taken(way, looked))
-            blank += looked.num_blank - before
+            verdicts.append(_judged(way, exam))
     seconds = time.monotonic() - start
     if not verdicts:
         reason = "; ".join(f"{name} needs {', '.join(lacking)}" for name, lacking in missing.items())
@@ -83,7 +80,7 @@ def check(rule: Rule, exam: Exam) -> Result:
     if outcome is Outcome.FAILED and rule.code.startswith(_COMPARES) and not _of_history(rule, exam) and not _steady(exam):
         reason = f"what ran before shows in what runs now, as KV108 or KV104 tells, so runs can't be compared; seen was: {reason}"
         return Result(code=rule.code, outcome=Outcome.INCONCLUSIVE, reason=reason, seconds=seconds)
-    if outcome is Outcome.PASSED and blank:
+    if outcome is Outcome.PASSED and (blank := exam.num_blank - before):
         outcome = Outcome.INCONCLUSIVE
         reason = f"{blank} rows of scores hold no finite number, and nothing can be said of those; else: {reason}"
     findings = tuple(finding for verdict in verdicts for finding in verdict.findings)
@@ -109,6 +106,21 @@ def _steady(exam: Exam) -> bool:
         raise
     except Exception:  # a target that breaks off here has shown nothing of its history
         return True
+
+
+def _judged(way: Way, exam: Exam) -> Verdict:
+    """Where few weights will do, a pass by those. Whatever else comes of them is looked at with the target's own, by which findings are
+    measured and repeated."""
+    if not way.weightless or (light := exam.light) is exam:
+        return _taken(way, exam)
+    blank = light.num_blank
+    few = _taken(way, light)
+    if few.outcome is Outcome.PASSED and light.num_blank == blank:
+        return few
+    own = _taken(way, exam)
+    if few.outcome is Outcome.FAILED and own.outcome is Outcome.PASSED:
+        return inconclusive(f"{own.reason}; but with the glass checkpoint's weights in the same engine: {few.reason}")
+    return own
 
 
 def _taken(way: Way, exam: Exam) -> Verdict:
