@@ -20,7 +20,7 @@ from kvpact.doctor.finding import Outcome
 from kvpact.doctor.life import lives, programs
 from kvpact.doctor.registry import all_rules, select
 from kvpact.doctor.runner import examine
-from kvpact.doctor.target import StepView
+from kvpact.doctor.views import StepView
 
 
 def _view(

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         Truncate,
         Wait,
     )
-    from kvpact.doctor.target import Capability, Memory, Session, Setting, Target
+    from kvpact.doctor.target import Capability, Session, Setting, Target
+    from kvpact.doctor.views import Memory
 
 _HOMES = {
     "audit": (
@@ -56,7 +57,8 @@ _HOMES = {
     "engine_check": ("ContractBroken", "as_target", "check_engine", "replay"),
     "finding": ("Finding", "Outcome", "Report", "Result", "Where"),
     "program": ("Abort", "Advance", "Expect", "Fork", "Load", "Program", "Reorder", "Save", "Step", "Submit", "Truncate", "Wait"),
-    "target": ("Capability", "Memory", "Session", "Setting", "Target"),
+    "target": ("Capability", "Session", "Setting", "Target"),
+    "views": ("Memory",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

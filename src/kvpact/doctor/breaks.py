@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvpact.cache.laws import CacheView, broken_laws
 from kvpact.doctor.finding import Where
-from kvpact.doctor.target import StepView
+from kvpact.doctor.views import StepView
 from kvpact.ids import NULL_BLOCK
 
 

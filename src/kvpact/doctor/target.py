@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kvpact.doctor.claim import Claim
 from kvpact.doctor.errors import NotOffered
 from kvpact.doctor.stored import Stored
+from kvpact.doctor.views import Memory, StepView
 
 if TYPE_CHECKING:
     from kvpact.doctor.glass.reading import Form
@@ -106,38 +107,6 @@ class Setting:
     adapter: str | None = None
     collide: bool = False
     record: bool = False  #: keep what the cache is given, for `Session.written`
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Where one tensor of entries lies. owner: the context, layer: its index, kind: "keys" or "values"."""
-
-    owner: str
-    layer: int
-    kind: str
-    pointer: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]  # in elements
-    itemsize: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepView:
-    """What one call of the engine did for one context in one layer group, as its kernels were told.
-
-    start: tokens that had entries before. positions, slots: of each new token; slot = block * block_size + offset. table: block ids in
-    the order of positions. read_length: entries that attention may read. first_visible: lowest position that the first new token sees.
-    """
-
-    name: str
-    group: str
-    start: int
-    positions: tuple[int, ...]
-    slots: tuple[int, ...]
-    table: tuple[int, ...]
-    read_length: int
-    block_size: int
-    first_visible: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from kvpact.doctor.adapters import huggingface_caches as caches
 from kvpact.doctor.errors import Refused, TargetFailed
-from kvpact.doctor.target import Memory, Row, Session, Setting
+from kvpact.doctor.target import Row, Session, Setting
+from kvpact.doctor.views import Memory
 
 if TYPE_CHECKING:
     from kvpact.doctor.adapters.huggingface import HuggingFace

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvpact.doctor.errors import Refused, Stalled
-from kvpact.doctor.target import Memory, Row, Session, Setting, StepView
+from kvpact.doctor.target import Row, Session, Setting
+from kvpact.doctor.views import Memory, StepView
 from kvpact.engine.batch import StepBatch, build
 from kvpact.engine.detokenize import IncrementalDetokenizer
 from kvpact.engine.engine import Engine

@@ -15,7 +15,7 @@ from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed
 from kvpact.doctor.overlap import overlap
 from kvpact.doctor.program import Program, feed
-from kvpact.doctor.target import Memory
+from kvpact.doctor.views import Memory
 
 CAUSE = "an attribute of the model, or a global, still refers to the cache: its memory is not freed, and the next call can read it"
 CURE = "keep what is needed of it (its length), not the cache; set the attribute to None when the call is over"

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from kvpact.cache.laws import CacheView
 from kvpact.doctor.errors import Refused
 from kvpact.doctor.faults.tiny_pool import HEADS, LAYERS, Context, Pool, Published, key_of, view_of
-from kvpact.doctor.target import Row, Session, Setting, StepView
+from kvpact.doctor.target import Row, Session, Setting
+from kvpact.doctor.views import StepView
 
 if TYPE_CHECKING:
     from kvpact.doctor.faults.tiny_engine import Tiny

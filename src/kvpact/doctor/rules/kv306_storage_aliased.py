@@ -11,7 +11,8 @@ from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive,
 from kvpact.doctor.overlap import Overlap, overlap, shares_itself
 from kvpact.doctor.program import Advance, Program, Submit
 from kvpact.doctor.rule import Page, Rule, Way
-from kvpact.doctor.target import Capability, Memory, Setting
+from kvpact.doctor.target import Capability, Setting
+from kvpact.doctor.views import Memory
 
 _CAUSE = "one buffer serves more than one of them: `expand`, a list multiplied ([layer] * n), a default argument, a view kept by two owners"
 _CURE = "allocate each its own (`torch.zeros(rows, ...)`, [make() for _ in range(n)]); audit_storage(cache) lists every pointer"
