@@ -32,6 +32,7 @@ class TargetOptions:
         str | None, typer.Option(metavar="NAME", help="For hf: dynamic, recording, static, fp8, ..., or your own as module:factory.")
     ] = None
     dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")] = None
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="For hf: cpu by default; cuda, cuda:1, ...")] = None
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="For hf: or a callable: threads of torch; one for small models.")
     ] = None
@@ -67,6 +68,7 @@ class TargetOptions:
             attention=self.attention,
             cache=self.cache,
             dtype=self.dtype,
+            device=self.device,
             threads=self.threads,
             alone=True,
             switches=tuple(self.switch or ()),

@@ -21,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kvpact-attention", metavar="NAME", help="For hf: eager, sdpa, ...")
     group.addoption("--kvpact-cache", metavar="NAME", help="For hf: dynamic, static, fp8, ..., or your own as module:factory.")
     group.addoption("--kvpact-dtype", metavar="NAME", help="float32, bfloat16 or float16; as stored by default.")
+    group.addoption("--kvpact-device", metavar="NAME", help="For hf: cpu by default; cuda, cuda:1, ...")
     group.addoption("--kvpact-threads", metavar="N", type=int, help="For hf: or a callable: threads of torch, in the whole process.")
     group.addoption("--kvpact-expected", metavar="FILE", help="Rules known to fail; else [tool.kvpact.doctor] of pyproject.toml.")
 
@@ -49,7 +50,7 @@ class KvpactTarget(pytest.Collector):
         from kvpact.doctor.resolve import Options
         from kvpact.errors import KvpactError
 
-        loading = {name: self._option(name) for name in ("attention", "cache", "dtype", "threads")}
+        loading = {name: self._option(name) for name in ("attention", "cache", "dtype", "device", "threads")}
         choice = {name: self._option(name) for name in ("select", "ignore", "seed")}
         try:
             expected = self._expected()

@@ -28,6 +28,7 @@ class Options:
     attention: str | None = None
     cache: str | None = None
     dtype: str | None = None
+    device: str | None = None
     threads: int | None = None  #: of torch, for the whole process
     alone: bool = False  #: the process is the doctor's own: small models may get one thread unasked
     model: str | None = None  #: as a server lists it
@@ -43,7 +44,8 @@ Opener = Callable[[str, Options], Target]
 def _huggingface(rest: str, options: Options) -> Target:
     from kvpact.doctor.adapters.huggingface_load import load
 
-    return _threaded(load(rest, attention=options.attention, dtype=options.dtype, cache=options.cache), options)
+    target = load(rest, attention=options.attention, dtype=options.dtype, cache=options.cache, device=options.device)
+    return _threaded(target, options)
 
 
 def _module(text: str, options: Options) -> Target:
@@ -81,7 +83,7 @@ def _vllm(rest: str, options: Options) -> Target:
 #: What each kind of target is loaded by. Anything else that the user gave would be ignored, and is refused instead.
 _READ: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "hf": frozenset({"attention", "cache", "dtype", "threads"}),
+        "hf": frozenset({"attention", "cache", "device", "dtype", "threads"}),
         "kvpact": frozenset({"switches", "dtype"}),
         "vllm": frozenset({"dtype"}),
         "http": frozenset({"api_key", "model", "timeout", "vocab"}),

@@ -161,3 +161,21 @@ def test_entries_that_do_not_lie_in_the_layers_are_not_offered() -> None:
     assert not target.can(Capability.STORAGE)
     assert target.can(Capability.FORK)
     assert check_engine(target, select="KV002,KV101,KV306,KV309", raising=False).findings == ()
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "fp8"])
+def test_tensors_are_made_where_the_model_is(cache: str) -> None:
+    """A default device that holds no numbers stands for another device: what is made without naming the model's own lands there."""
+    target = HuggingFace(tiny_llama(), cache=cache)
+
+    def shown() -> list[Any]:
+        session = target.open(Setting(record=True))
+        rows = [*session.feed({"a": [1, 2, 3], "b": [4]}).values(), *session.feed({"a": [5], "b": [6]}).values()]
+        session.reorder(["a", "b"], ["b", "a"])
+        rows += session.feed({"a": [7], "b": [8]}).values()
+        return [*(row for each in rows for row in each), *session.entries("a", 0)]
+
+    here = shown()
+    with torch.device("meta"):
+        there = shown()
+    assert all((one == other).all() for one, other in zip(here, there, strict=True))

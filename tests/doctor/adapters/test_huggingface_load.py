@@ -50,6 +50,12 @@ def test_mistakes_are_told_without_torch() -> None:
     assert refusals((f"hf:{path}", options) for path, options, _, _ in MISTAKES) == ["TargetUnusable"] * len(MISTAKES)
 
 
+def test_a_device_that_torch_does_not_have_is_told_before_the_model_is_loaded() -> None:
+    with pytest.raises(TargetUnusable, match="torch has no device 'cuba' here") as refused:
+        load("model", device="cuba")
+    assert refused.value.hint == "leave --device out to compute on the CPU"
+
+
 def test_names_are_those_that_transformers_takes() -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

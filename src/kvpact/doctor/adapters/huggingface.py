@@ -76,6 +76,7 @@ class HuggingFace(Target):
             "model": type(self.model).__name__,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "attention": str(self.model.config._attn_implementation),
+            **({} if self.model.device.type == "cpu" else {"device": str(self.model.device)}),
             "cache": self.cache.name if self.cache.stored is None else f"{self.cache.name}, {self.cache.stored.name}",
             "torch": torch.__version__,
         }

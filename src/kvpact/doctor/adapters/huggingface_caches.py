@@ -209,7 +209,7 @@ def _offloaded_kind(model: Any) -> CacheKind:
     if not torch.cuda.is_available():
         raise TargetUnusable(
             "transformers moves offloaded caches between a GPU and the host, and torch sees no GPU here",
-            hint="take --cache dynamic, or examine on a machine with a GPU",
+            hint="take --cache dynamic, or examine on a machine with a GPU, with --device cuda",
         )
 
     def make(model: Any, capacity: int) -> Any:

@@ -18,6 +18,8 @@ from kvpact.model.builtin import BUILTIN_MODELS, DEFAULT_MODEL
 from kvpact.model.resolve import resolve
 
 if TYPE_CHECKING:
+    import torch
+
     from kvpact.doctor.adapters.huggingface import HuggingFace
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -27,7 +29,9 @@ _OTHER_ATTENTION = "take --attention sdpa or eager"
 _FOLDER = "give a checkpoint folder with config.json and weights"
 
 
-def load(path: str, *, attention: str | None = None, dtype: str | None = None, cache: str | None = None) -> HuggingFace:
+def load(
+    path: str, *, attention: str | None = None, dtype: str | None = None, cache: str | None = None, device: str | None = None
+) -> HuggingFace:
     """A checkpoint folder, a name that is built into kvpact, a .gguf file, or a hub id where the hub can be reached. Raises
     TargetUnusable."""
     if dtype is not None:
@@ -38,10 +42,23 @@ def load(path: str, *, attention: str | None = None, dtype: str | None = None, c
     for needed in ("transformers", "torch"):
         if find_spec(needed) is None:
             raise TargetUnusable(f"{needed} is not installed", hint=f"pip install {needed}")
-    model = _model(_place(path), attention, dtype)
+    place, where = _place(path), _device(device or "cpu")
+    model = _model(place, attention, dtype).to(where)
     from kvpact.doctor.adapters.huggingface import HuggingFace
 
     return HuggingFace(model.eval(), name=f"hf:{path}", cache=cache or "dynamic")
+
+
+def _device(name: str) -> torch.device:
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # AssertionError: of a torch that was built without CUDA
+        said = str(error).splitlines()[0]
+        raise TargetUnusable(f"torch has no device {name!r} here: {said}", hint="leave --device out to compute on the CPU") from error
+    return device
 
 
 def _place(path: str) -> str:

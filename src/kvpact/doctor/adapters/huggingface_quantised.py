@@ -41,7 +41,7 @@ def copies(cache: Any, model: Any) -> bool:
     """Whether a deep copy can be had of a cache that holds something: quanto's tensors refuse one."""
     import torch
 
-    entries = torch.arange(float(head_dim(model)), dtype=model.dtype).reshape(1, 1, 1, -1)
+    entries = torch.arange(float(head_dim(model)), dtype=model.dtype, device=model.device).reshape(1, 1, 1, -1)
     try:
         for layer in range(len(cache.layers)):
             cache.update(entries, entries.clone(), layer)

@@ -32,7 +32,7 @@ class FloatLayer(DynamicLayer):
 
     def _read(self, entries: Tensor, scale: Tensor) -> Tensor:
         numbers = (entries.float() / scale).clamp(-self.stored.largest, self.stored.largest)
-        least = torch.tensor(self.stored.normal)
+        least = torch.tensor(self.stored.normal, device=numbers.device)
         step = torch.exp2(torch.floor(torch.log2(numbers.abs().maximum(least))) - self.stored.mantissa)
         return ((numbers / step).round() * step * scale).to(entries.dtype)
 

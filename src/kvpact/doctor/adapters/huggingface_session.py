@@ -37,6 +37,7 @@ class HuggingFaceSession(Session):
         self._target = target
         self._pad_id = setting.pad_id if setting.pad_id is not None else 0
         self._capacity = setting.capacity or target.max_len
+        self._device = target.model.device
         self._batches: dict[str, Batch] = {}
         self._record = setting.record
         self._written: dict[int, dict[int, list[tuple[Tensor, Tensor]]]] = {}
@@ -53,9 +54,9 @@ class HuggingFaceSession(Session):
             new = len(tokens[names[0]])
             batch.mask = torch.cat([batch.mask, batch.mask.new_ones(len(names), new)], dim=1)
         width = max(len(tokens[name]) for name in names)
-        ids = torch.full((len(batch.names), width), self._pad_id)
+        ids = torch.full((len(batch.names), width), self._pad_id, device=self._device)
         for row, name in enumerate(batch.names):
-            ids[row, width - len(tokens[name]) :] = torch.tensor(list(tokens[name]))
+            ids[row, width - len(tokens[name]) :] = torch.tensor(list(tokens[name]), device=self._device)
             batch.lengths[name] = batch.lengths.get(name, 0) + len(tokens[name])
         try:
             logits = self._target.call(ids, batch)
@@ -71,7 +72,7 @@ class HuggingFaceSession(Session):
         if any(name in self._batches for name in names):
             raise TargetFailed("a new context can't join the batch of an old one", hint="feed new contexts together")
         width = max(lengths)
-        mask = torch.zeros(len(names), width, dtype=torch.long)
+        mask = torch.zeros(len(names), width, dtype=torch.long, device=self._device)
         for row, length in enumerate(lengths):
             mask[row, width - length :] = 1
         batch = Batch(names=names, cache=self._target.make_cache(self._capacity), mask=mask)
@@ -116,7 +117,7 @@ class HuggingFaceSession(Session):
     def reorder(self, names: Sequence[str], sources: Sequence[str]) -> None:
         batch = self._batches[names[0]]
         order = [dict(zip(names, sources, strict=True))[name] for name in batch.names]
-        rows = torch.tensor([batch.names.index(source) for source in order])
+        rows = torch.tensor([batch.names.index(source) for source in order], device=self._device)
         batch.cache.reorder_cache(rows)
         batch.mask = batch.mask[rows]
         batch.lengths = {name: batch.lengths[source] for name, source in zip(batch.names, order, strict=True)}
@@ -142,7 +143,7 @@ class HuggingFaceSession(Session):
             raise TargetFailed(f"layer {layer} keeps no entries of its own", hint="ask a layer that does")
         # Columns lie in order; a fixed buffer has empty ones behind, padding stands before, and a window may have let go of the first.
         used = min(batch.mask.shape[1], both[0].shape[2])
-        keys, values = (each[row, :, :used][:, -batch.lengths[name] :].transpose(0, 1).float().numpy() for each in both)
+        keys, values = (each[row, :, :used][:, -batch.lengths[name] :].transpose(0, 1).float().cpu().numpy() for each in both)
         return keys, values
 
     def written(self, name: str, layer: int) -> tuple[Any, Any]:
@@ -150,7 +151,7 @@ class HuggingFaceSession(Session):
         row, length = batch.names.index(name), batch.lengths[name]
         parts = zip(*self._written[id(batch)][layer], strict=True)
         whole = (torch.cat([part[row] for part in kind], dim=-2) for kind in parts)
-        keys, values = (each[:, -length:].transpose(0, 1).float().numpy() for each in whole)
+        keys, values = (each[:, -length:].transpose(0, 1).float().cpu().numpy() for each in whole)
         return keys, values
 
     def reach(self, name: str, layer: int) -> tuple[float, float]:
