@@ -84,7 +84,7 @@ FAULTS = (
         code="KV408",
         about="attention reads one entry too many where a block is part full",
         make=_long_read,
-        touches=frozenset({"KV201", "KV204", "KV216", "KV301", "KV604"}),
+        touches=frozenset({"KV201", "KV204", "KV216", "KV301", "KV303", "KV304", "KV604"}),
     ),
     Fault(
         name="kvpact-slots-shifted",
