@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from kvpact.doctor.adapters.huggingface import Batch
 from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.models import tiny_llama
 from kvpact.doctor.faults.reuse import Reusing
+from kvpact.doctor.faults.tiny_engine import Tiny
+from kvpact.doctor.faults.tiny_pool import Published, key_of
 
 
 class _OneShort(Reusing):
@@ -47,7 +50,24 @@ class _Unwritten(Reusing):
         return torch.cat([entries[:, :, :written], torch.zeros_like(entries[:, :, written:])], dim=2)
 
 
+class _KeyedByItsOwn(Tiny):
+    """A block is found by its tokens and its place, whatever came before it."""
+
+    def key(self, identity: tuple[str, ...], prefix: Sequence[int]) -> bytes:
+        return key_of((*identity, str(len(prefix))), prefix[-self.block_size :])
+
+    def is_same(self, found: Published, identity: Hashable, prefix: tuple[int, ...]) -> bool:
+        return found.prefix[-self.block_size :] == prefix[-self.block_size :] and found.identity == identity
+
+
 FAULTS = (
+    Fault(
+        name="block-keyed-without-what-came-before",
+        code="KV104",
+        about="a block is found by its own tokens and its place, behind any beginning",
+        make=_KeyedByItsOwn,
+        touches=frozenset({"KV502"}),
+    ),
     Fault(
         name="kept-one-token-short",
         code="KV104",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kvpact.doctor.adapters.huggingface import Batch, HuggingFace
 from kvpact.doctor.fault import Fault
 from kvpact.doctor.faults.models import tiny_llama
+from kvpact.doctor.faults.preallocated import Preallocated, PreallocatedLayer
 
 
 class _OnePosition(HuggingFace):
@@ -43,7 +45,42 @@ class _OneMask(HuggingFace):
         return batch.mask
 
 
+class _PooledLayer(PreallocatedLayer):
+    """index: of the layer."""
+
+    index = 0
+    pool: dict[tuple[int, ...], tuple[Tensor, Tensor]]
+
+    def _begin(self, new: Tensor, length: int) -> None:
+        super()._begin(new, length)
+        if not length and self.buffers is not None:
+            self.buffers = self.pool.setdefault((self.index, *new.shape), self.buffers)
+
+
+class _KeptByShape(Preallocated):
+    """Buffers are kept by the shape of the first piece, and given to whoever begins so, though their context goes on."""
+
+    layer_class = _PooledLayer
+
+    def prepare(self, model: Any) -> Any:
+        self._pool: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        return super().prepare(model)
+
+    def layers(self) -> list[Any]:
+        made = super().layers()
+        for index, layer in enumerate(made):
+            layer.index, layer.pool = index, self._pool
+        return made
+
+
 FAULTS = (
+    Fault(
+        name="buffers-kept-by-shape",
+        code="KV310",
+        about="two contexts that begin with equally many tokens have one buffer",
+        make=lambda: _KeptByShape(tiny_llama()),
+        touches=frozenset({"KV302", "KV306"}),
+    ),
     Fault(
         name="one-position-for-all-contexts",
         code="KV310",

@@ -20,6 +20,25 @@ FAULTS = (
         about="what a context held is released twice, and a sibling still reads it",
         make=_FreesTwice,
         like=("sgl-project/sglang-jax#982",),
-        touches=frozenset({"KV104", "KV105", "KV106", "KV301", "KV302", "KV310", "KV402", "KV404", "KV501", "KV504", "KV604"}),
+        touches=frozenset(
+            {
+                "KV102",
+                "KV103",
+                "KV104",
+                "KV105",
+                "KV106",
+                "KV216",
+                "KV301",
+                "KV302",
+                "KV303",
+                "KV310",
+                "KV402",
+                "KV404",
+                "KV410",
+                "KV501",
+                "KV504",
+                "KV604",
+            }
+        ),
     ),
 )

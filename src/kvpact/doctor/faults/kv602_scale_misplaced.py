@@ -68,7 +68,7 @@ FAULTS = (
         "scales-of-the-first-row-for-all",
         "a batch is read by its first row's scales",
         _FirstRow,
-        touches=frozenset({"KV102", "KV305", "KV601"}),
+        touches=frozenset({"KV102", "KV202", "KV601"}),
         like=("Blaizzy/mlx-vlm#1310",),
     ),
     _fault("scales-of-the-neighbour-head", "each head is read by the scales of the one before", _OtherHead, touches=frozenset({"KV601"})),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any
 
 from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.confusable import confusable, whole_blocks
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Outcome, Verdict, failed, inconclusive
 from kvpact.doctor.first_sent import CURE, TAKEN, first_sent
@@ -23,8 +23,6 @@ from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Capability
 
 _DECODED = 2
-#: Prompts of forty tokens between the first time and the second.
-_MANY = 12
 _CAUSE = "what is taken over does not belong to these tokens at these places: one entry too few or too many, or another's"
 
 
@@ -71,7 +69,7 @@ _WORDS = Words(
 def hits(exam: Exam) -> Verdict:
     """The same prompt again, another end on the same beginning, more of the same, less of it, and what a batch left."""
     common = max(lengths(exam, (40,)))
-    cases = _cases(exam, common)
+    cases = [*_cases(exam, common), *confusable(exam)]
     if exam.target.can(Capability.BATCH) or exam.target.can(Capability.RAGGED):
         cases.append(("it came before beside a shorter prompt, in one batch", lambda tag: _from_batch(exam, tag, common)))
     verdict = against(exam, cases, _WORDS, reuse=True)
@@ -102,7 +100,7 @@ def _cases(exam: Exam, common: int) -> list[Case]:
 
     return [
         case("the same prompt comes again", common, 0, 0),
-        case("the same prompt comes again, and fills its blocks", _whole_blocks(exam), 0, 0),
+        case("the same prompt comes again, and fills its blocks", whole_blocks(exam), 0, 0),
         case("the prompt goes on where an earlier one ended", common, 0, 7),
         case("a longer prompt with the same beginning came before", common, 40, 1),
         *(case(f"the first {length} tokens are shared", length, 13, 5) for length in lengths(exam, (3, 16, 40))),
@@ -121,11 +119,7 @@ def untold(exam: Exam) -> Verdict:
     turns = count()
     cases: list[Case] = [
         *_cases(exam, max(lengths(exam, (17,)))),
-        ("the prompt goes on where an earlier one was answered", lambda tag: _answered(exam, tag)),
-        *((f"all but token {place + 1} came before", partial(_but_one, exam, place)) for place in (0, 20)),
-        ("its beginning and its end came in two other prompts", lambda tag: _crossed(exam, tag)),
-        ("another that parts from it came since", lambda tag: _parted_since(exam, tag)),
-        ("the prompt came before, and many others since", lambda tag: _after_many(exam, tag)),
+        *confusable(exam),
     ]
     floor = max(_stepped(exam, replace(build(f"untold {label}"), before=()), turns).effect for label, build in cases[:3])
     if floor >= 1:
@@ -155,52 +149,6 @@ def untold(exam: Exam) -> Verdict:
         why = "but not each time, or without the other prompt as well" if unclear > least else "a wider precision would tell"
         return inconclusive(f"{unclear:.2g} nats, where prompts that share nothing give {floor:.2g}: {why}")
     return sure(exam, f"{compared} rows after prompts with the same beginning equal to single steps", compared)
-
-
-def _answered(exam: Exam, tag: str) -> Program:
-    """What was stored after the prompt must not grow with its answer."""
-    prompt, answer = exam.tokens(f"{tag} shared", 9), exam.tokens(f"{tag} answer", 3)
-    end = (exam.other_token(answer[0]), *exam.tokens(f"{tag} end", 2))
-    return Program(steps=feed("warm", (*prompt, *end)), before=(Program(steps=feed("first", (*prompt, *answer), 9, 1, 1, 1)),))
-
-
-def _but_one(exam: Exam, place: int, tag: str) -> Program:
-    """What is kept of a token must not be found by those around it."""
-    first = exam.tokens(f"{tag} shared", exam.length(42))
-    place = min(place, len(first) - 2)
-    second = (*first[:place], exam.other_token(first[place]), *first[place + 1 :])
-    return Program(steps=feed("warm", second), before=(Program(steps=feed("first", first)),))
-
-
-def _crossed(exam: Exam, tag: str) -> Program:
-    """Equal tokens at equal places behind another beginning are worth another's entries."""
-    length = exam.length(2 * _whole_blocks(exam)) // 2
-    one, other = (exam.tokens(f"{tag} {name}", 2 * length) for name in ("one", "other"))
-    before = tuple(Program(steps=feed("first", tokens)) for tokens in (one, other))
-    return Program(steps=feed("warm", (*one[:length], *other[length:], *exam.tokens(f"{tag} end", 2))), before=before)
-
-
-def _parted_since(exam: Exam, tag: str) -> Program:
-    """What is taken over for another prompt must not become that one's."""
-    first = exam.tokens(f"{tag} shared", exam.length(24))
-    half = len(first) // 2
-    other = (*first[:half], exam.other_token(first[half]), *exam.tokens(f"{tag} other", len(first) - half))
-    steps = feed("warm", (*first, *exam.tokens(f"{tag} end", _DECODED)), len(first), *[1] * (_DECODED - 1))
-    return Program(steps=steps, before=(Program(steps=feed("first", first)), Program(steps=feed("first", other))))
-
-
-def _whole_blocks(exam: Exam) -> int:
-    """Tokens that fill two blocks, of the size that is declared, or of the usual ones."""
-    size = exam.target.block_size or 16
-    return 2 * size if size <= 300 and 2 * size + 8 <= exam.target.max_len else exam.length(32)
-
-
-def _after_many(exam: Exam, tag: str) -> Program:
-    """Enough of them that a small store has let the first go, and given its room to others."""
-    first = exam.tokens(f"{tag} shared", exam.length(33))
-    others = [Program(steps=feed("other", exam.tokens(f"{tag} other {turn}", exam.length(40)))) for turn in range(_MANY)]
-    steps = feed("warm", (*first, *exam.tokens(f"{tag} end", _DECODED)), len(first), *[1] * (_DECODED - 1))
-    return Program(steps=steps, before=(Program(steps=feed("first", first)), *others))
 
 
 def _stepped(exam: Exam, program: Program, turns: Iterator[int]) -> Gap:
