@@ -157,7 +157,7 @@ def misscaled(pair: Pair, stored: Stored, others: Sequence[Pair] = ()) -> Scaled
     place, head, _ = np.unravel_index(worst, shape)
     return Scaled(
         pair=pair,
-        position=int(place) * (1 if stored_axis(stored, pair.kind) == "channel" else stored.group) + pair.first,
+        position=int(place) * (1 if stored.axis(pair.kind) == "channel" else stored.group) + pair.first,
         head=int(head),
         ratio=float(ratio[worst]),
         share=share,
@@ -165,15 +165,11 @@ def misscaled(pair: Pair, stored: Stored, others: Sequence[Pair] = ()) -> Scaled
     )
 
 
-def stored_axis(stored: Stored, kind: str) -> str:
-    return stored.key_axis if kind == "keys" else stored.value_axis
-
-
 def _steps(pair: Pair, stored: Stored) -> Array:
     """The step of each group, [positions (or groups of them), heads, groups (or channels)], in the order of `Stored.groups`."""
     step = stored.steps(pair.given.astype(np.float64), pair.kind, pair.reach)
     length, heads, dim = pair.given.shape
-    if stored_axis(stored, pair.kind) == "channel":
+    if stored.axis(pair.kind) == "channel":
         return step.reshape(length, heads, -1)
     return np.moveaxis(step.reshape(heads, dim, -1), -1, 0)
 

@@ -65,18 +65,19 @@ class Stored:
         members = self.group or moved.shape[-1]
         each = np.repeat(step.reshape(*moved.shape[:-1], -1), members, axis=-1)[..., : moved.shape[-1]]
         bound = np.maximum(each * (0.5 + self.slack), self.least) + self.read * (np.abs(moved) + each)
-        if self._axis(kind) == "token":
+        if self.axis(kind) == "token":
             bound = np.moveaxis(bound, -1, 0)
         if self.exact_tail:
             bound[-self.exact_tail :] = 0
         return np.ascontiguousarray(bound)
 
-    def _axis(self, kind: str) -> str:
+    def axis(self, kind: str) -> str:
+        """ "token" or "channel"."""
         return self.key_axis if kind == "keys" else self.value_axis
 
     def _last(self, entries: NDArray[Any], kind: str) -> NDArray[Any]:
         """The axis that groups lie along comes last."""
-        return np.moveaxis(entries, 0, -1) if self._axis(kind) == "token" else entries
+        return np.moveaxis(entries, 0, -1) if self.axis(kind) == "token" else entries
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ FAULTS = (
         code="KV409",
         about="each entry is written one slot too late",
         make=_at("slots", lambda slots, sequences: slots + 1),
-        touches=frozenset({"KV102", "KV104", "KV105", "KV106", "KV203", "KV301", "KV302", "KV304", "KV310", "KV504", "KV604"}),
+        touches=frozenset({"KV102", "KV104", "KV105", "KV106", "KV203", "KV301", "KV302", "KV304", "KV310", "KV501", "KV604"}),
     ),
     Fault(
         name="kvpact-one-region-for-all",
