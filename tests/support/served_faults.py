@@ -191,5 +191,25 @@ class CountsTooMany(Cached):
         return row, hit + 16 if hit else 0
 
 
+class Restless(Cached):
+    """One answer in nine is moved."""
+
+    turns = 0
+
+    def shown(self, rows: np.ndarray, hit: int) -> np.ndarray:
+        self.turns += 1
+        moved = 0.0 if self.turns % 9 else 0.6 * np.sin(np.arange(self.vocab_size) * 1.7)
+        return super().shown(rows + moved, hit)
+
+
+class Misfiled(Cached):
+    """Entries of an answer are kept one place on."""
+
+    def answered(self, prompt: Sequence[int], answer: Sequence[int], salt: str) -> None:
+        whole = (*prompt, *answer[:-1])
+        entries = self.store[self.who(salt), whole]
+        self.store[self.who(salt), whole] = np.concatenate([entries[: len(prompt)], entries[len(prompt) + 1 :], entries[-1:]])
+
+
 def common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
