@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +24,13 @@ class Engine(Protocol):
     vocab_size: int
 
     def row(self, tokens: Sequence[int], salt: str) -> tuple[np.ndarray, int]: ...
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """An engine that is told of each answer of several tokens."""
+
+    def answered(self, prompt: Sequence[int], answer: Sequence[int], salt: str) -> None: ...
 
 
 class Toy:
@@ -172,11 +179,20 @@ class Served:
         if isinstance(told, Sent):
             return told
         best, usage = told
+        rows = [best]
+        prompt = body["prompt"]
+        while len(rows) < body.get("max_tokens", 1) and not isinstance(prompt, str):  # greedy
+            further = self._row(body, [*prompt, *(row[0][0] for row in rows)])
+            if isinstance(further, Sent):
+                break
+            rows.append(further[0])
+        if len(rows) > 1 and isinstance(self.engine, Answering):
+            self.engine.answered(prompt, [row[0][0] for row in rows], body.get("cache_salt", "none") if self.manners.salt else "none")
         by_id = self.manners.names == "ids" and body.get("return_tokens_as_token_ids")
-        named = {f"token_id:{token}" if by_id else f"<{token}>": score for token, score in best[:top]}
-        drawn, score = next(iter(named.items()))
-        logprobs = {"tokens": [drawn], "token_logprobs": [score], "top_logprobs": [named]}
-        return _json({"choices": [{"index": 0, "text": drawn, "logprobs": logprobs}], "usage": usage})
+        named = [{f"token_id:{token}" if by_id else f"<{token}>": score for token, score in row[:top]} for row in rows]
+        drawn = [next(iter(row)) for row in named]
+        logprobs = {"tokens": drawn, "token_logprobs": [row[text] for row, text in zip(named, drawn, strict=True)], "top_logprobs": named}
+        return _json({"choices": [{"index": 0, "text": "".join(drawn), "logprobs": logprobs}], "usage": usage})
 
     def _chat(self, body: Mapping[str, Any]) -> Sent:
         top = body.get("top_logprobs", 0)

@@ -17,7 +17,7 @@ from kvpact.doctor.flooded import flooded
 from kvpact.doctor.fresh import Fresh
 from kvpact.doctor.lineage import in_words
 from kvpact.doctor.neighbours import foreign_tail, partial_hit
-from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, Size, distance
+from kvpact.doctor.noise import AMPLIFIED, FAR, LEAST, NEAR, distance
 from kvpact.doctor.program import Program, Step, Submit, feed
 from kvpact.doctor.target import Capability
 
@@ -78,7 +78,9 @@ def first_sent(exam: Exam) -> Verdict:
     power = min((_power(exam, fresh, count) for count in behind for _ in range(_DRAWS)), default=0.0)
     if sees := exam.judges and power > max(AMPLIFIED, FAR * measured):
         parting = _parting(exam, fresh, behind)
-        pairs, nearest = _first_wrong(parting, lambda pair: exam.noise.size(pair.apart) is Size.ROUNDING)
+        alike = max(measured, LEAST / NEAR)
+        # Where rows are noisy, a token that moves its row by little is near to them: then one row for two has to come each time.
+        pairs, nearest = _first_wrong(parting, lambda pair: pair.apart <= alike, enough=_ENOUGH if measured < LEAST / NEAR else 2 * _DRAWS)
         findings += [] if nearest is None else [_told_alike(exam, nearest, power)]
     if not findings:
         # It comes first, for cold answers need unused first tokens.
@@ -112,13 +114,15 @@ def _unseen(exam: Exam, floor: float, power: float) -> str:
     return f"changed tokens move rows by {power:.2g} nats, where rounding alone gives {measured:.2g}: hits that reach too far hide"
 
 
-def _first_wrong(draws: Sequence[Callable[[], Run]], wrong: Callable[[Run], bool]) -> tuple[list[Run], Run | None]:
-    """One run of each, and the first that is wrong in most draws."""
+def _first_wrong(
+    draws: Sequence[Callable[[], Run]], wrong: Callable[[Run], bool], *, enough: int = _ENOUGH
+) -> tuple[list[Run], Run | None]:
+    """One run of each, and the first that is wrong in `enough` draws."""
     runs: list[Run] = []
     for draw in draws:
         run = draw()
         runs.append(run)
-        if wrong(run) and 1 + sum(wrong(draw()) for _ in range(_DRAWS - 1)) >= _ENOUGH:
+        if wrong(run) and 1 + sum(wrong(draw()) for _ in range(max(enough, _DRAWS) - 1)) >= enough:
             return runs, run
     return runs, None
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from kvpact.doctor.answered import after_answers
 from kvpact.doctor.compare import Case, Words, against, lengths
 from kvpact.doctor.confusable import confusable, whole_blocks
 from kvpact.doctor.exam import Exam, Gap
@@ -214,6 +215,7 @@ RULE = Rule(
     ),
     ways=(
         Way(name="hits", needs=frozenset({Capability.REUSE}), check=hits),
+        Way(name="behind an answer", needs=frozenset({Capability.REUSE, Capability.GENERATE}), check=after_answers),
         Way(name="untold", needs=frozenset({Capability.UNTOLD_REUSE}), check=untold),
         Way(name="first sent", needs=frozenset({Capability.RESENT}), check=first_sent),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvpact.doctor.beginnings import CUT, beginnings
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, failed, passed
@@ -91,7 +92,8 @@ RULE = Rule(
             "repetition",
             "every token is written as if first",
         ),
-        checks="An old token is changed: rows over the cache must move wherever they move in one pass. On the glass checkpoint the rows "
+        checks="An old token is changed: rows over the cache must move wherever they move in one pass. Over HTTP the first "
+        "tokens of prompts of up to 600 are changed as well. On the glass checkpoint the rows "
         "list what they saw, so a single missing entry is named.",
         matters="What is not seen might as well not have been said.",
         lookalikes="A sliding window hides old tokens by design, and eviction by declaration: both are judged against what they declare.",
@@ -101,11 +103,13 @@ RULE = Rule(
             remedy("KV203", "last"),
             remedy("KV203", "twice"),
             remedy("KV203", ""),
+            CUT,
         ),
         seen_in=("huggingface/transformers#18104",),
     ),
     ways=(
         Way(name="flip an old token", needs=frozenset(), check=flip, exact=True),
+        Way(name="change the beginning", needs=frozenset(), check=beginnings),
         glass_way("KV203"),
     ),
 )

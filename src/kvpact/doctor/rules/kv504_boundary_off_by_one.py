@@ -72,7 +72,7 @@ def _programs(exam: Exam) -> Iterator[Program]:
 def _longer(exam: Exam, size: int) -> Iterator[Program]:
     """Hits of many blocks: around powers of two, and as long as contexts may be, within reason."""
     longest = min(exam.target.max_len, _LONGEST) - size - 1
-    lengths = sorted({length for length in (63, 64, 65, 97, 127, 128, 129, 256, longest) if 3 * size < length <= longest})
+    lengths = sorted({length for length in (64, 65, 97, 128, 256, longest) if 3 * size < length <= longest})
     common, other, end = (exam.tokens(f"boundary, longer {part}", max(lengths, default=size + 1)) for part in ("common", "other", "end"))
     for shared in lengths:
         yield after(common[:shared] + other[:size], common[:shared] + end[:3])

@@ -79,14 +79,25 @@ class Completions(Dialect):
         return f"{base}/completions"
 
     def body(self, model: str | None, prompt: Prompt, ask: Ask) -> dict[str, Any]:
-        return _common(model, ask) | {"prompt": prompt, "max_tokens": 1, "logprobs": ask.top}
+        return {"max_tokens": 1} | _common(model, ask) | {"prompt": prompt, "logprobs": ask.top}
 
     def shown(self, reply: Mapping[str, Any], top: int) -> Mapping[Name, float]:
         told = reply["choices"][0]["logprobs"]
         if "content" in told:
             return _listed(told["content"][0]["top_logprobs"])
+        return self._likeliest(told["top_logprobs"][0], top)
+
+    def several(self, reply: Mapping[str, Any], top: int) -> list[tuple[Name, Mapping[Name, float]]]:
+        """Each drawn token with what was likeliest in its place. Raises as `shown` does, and TargetFailed."""
+        told = reply["choices"][0]["logprobs"]
+        if "content" in told:
+            return [(_drawn(item), _believable(_listed(item["top_logprobs"]))) for item in told["content"]]
+        pairs = zip(told["tokens"], told["top_logprobs"], strict=True)
+        return [(_name(text), _believable(self._likeliest(scores, top))) for text, scores in pairs]
+
+    def _likeliest(self, scores: Mapping[str, float], top: int) -> Mapping[Name, float]:
         # The drawn token is added to the likeliest ones: it may be far less likely than others that are not shown.
-        likeliest = sorted(told["top_logprobs"][0].items(), key=lambda item: -item[1])[:top]
+        likeliest = sorted(scores.items(), key=lambda item: -item[1])[:top]
         return {_name(text): score for text, score in likeliest}
 
 
@@ -138,10 +149,14 @@ def _listed(items: Iterable[Mapping[str, Any]]) -> Mapping[Name, float]:
     shown: dict[Name, float] = {}
     doubtful: set[Name] = set()
     for item in items:
-        name = item["id"] if isinstance(item.get("id"), int) else _name(item["token"])
+        name = _drawn(item)
         doubtful |= {name} & shown.keys()
         shown[name] = item["logprob"]
     return {name: score for name, score in shown.items() if name not in doubtful}
+
+
+def _drawn(item: Mapping[str, Any]) -> Name:
+    return item["id"] if isinstance(item.get("id"), int) else _name(item["token"])
 
 
 def _name(text: str) -> Name:

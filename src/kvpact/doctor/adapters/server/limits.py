@@ -121,7 +121,7 @@ def _dialect(client: Client, model: str | None, server: str) -> Limits:
 def _first_answer(client: Client, limits: Limits, tokens: Sequence[int]) -> Answer:
     """Whatever is drawn: a server may show nothing behind some tokens (see `_Probe.drawn`). Raises TargetFailed."""
     for _ in range(_DRAWS - 1):
-        reply = _reply(client, limits, tokens, Ask(top=1))
+        reply = reply_to(client, limits, tokens, Ask(top=1))
         with suppress(TargetFailed):
             return limits.dialect.read(reply.body, 1)
     return ask(client, limits, tokens, Ask(top=1))
@@ -129,10 +129,10 @@ def _first_answer(client: Client, limits: Limits, tokens: Sequence[int]) -> Answ
 
 def ask(client: Client, limits: Limits, tokens: Sequence[int], wanted: Ask) -> Answer:
     """Raises TargetFailed."""
-    return limits.dialect.read(_reply(client, limits, tokens, wanted).body, wanted.top)
+    return limits.dialect.read(reply_to(client, limits, tokens, wanted).body, wanted.top)
 
 
-def _reply(client: Client, limits: Limits, tokens: Sequence[int], wanted: Ask) -> Reply:
+def reply_to(client: Client, limits: Limits, tokens: Sequence[int], wanted: Ask) -> Reply:
     """One that was served. Raises TargetFailed."""
     prompt: Prompt = list(tokens) if limits.ids else text_of(tokens)
     reply = client.post(limits.dialect.path(client.path), limits.dialect.body(limits.model, prompt, wanted))

@@ -10,12 +10,14 @@ from contextlib import suppress
 import numpy as np
 
 from kvpact.doctor.adapters.resent import ResentSession, Shown
+from kvpact.doctor.adapters.server.answers import answer, offered
 from kvpact.doctor.adapters.server.client import Client
 from kvpact.doctor.adapters.server.dialects import Answer, Ask, Name
 from kvpact.doctor.adapters.server.limits import Limits, ask, find_out
 from kvpact.doctor.errors import TargetFailed
 from kvpact.doctor.glass.forms import RECOGNITION, recognise
 from kvpact.doctor.glass.reading import Form
+from kvpact.doctor.target import Answer as Given
 from kvpact.doctor.target import Capability, Row, Session, Setting, Target
 
 #: Requests that are under way at once at most.
@@ -41,6 +43,8 @@ class Server(Target):
         self.whole_tokens = limits.ids
         self.block_size = limits.block_size
         self.capabilities = _capabilities(limits)
+        if offered(client, limits, self._row):
+            self.capabilities |= {Capability.GENERATE}
         self.form = self._glass_form()
         if self.form is not None:
             self.window = self.form.window
@@ -83,6 +87,11 @@ class Server(Target):
                 return {name: self._shown(len(contexts[name]), answer) for name, answer in zip(contexts, answers, strict=True)}
 
         return ResentSession(send)
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, setting: Setting) -> Sequence[Given]:
+        wanted = self._wanted(setting)
+        with ThreadPoolExecutor(min(len(prompts), _AT_ONCE)) as pool:
+            return list(pool.map(lambda each: answer(self._client, self.limits, tuple(each), new_tokens, wanted, self._row), prompts))
 
     def _wanted(self, setting: Setting) -> Ask:
         """What is not to be reused has a salt that nobody has; the others of one program have that program's, so that nothing is
