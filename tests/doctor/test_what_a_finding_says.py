@@ -9,7 +9,8 @@ from itertools import permutations
 
 import pytest
 
-from kvpact.doctor.compare import Words, against
+from kvpact.doctor.cases import Words
+from kvpact.doctor.compare import against
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.fault import Fault, all_faults
 from kvpact.doctor.finding import Finding, Outcome

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Outcome, Verdict, Where, failed, inconclusive
 from kvpact.doctor.lineage import in_words
 from kvpact.doctor.noise import Size, distance
 from kvpact.doctor.program import Program, feed
+from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Setting
 
 _NEW, _BEHIND = 6, 3

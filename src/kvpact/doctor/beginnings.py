@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from kvpact.doctor.compare import sure
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Outcome, Verdict, Where, failed, inconclusive
 from kvpact.doctor.noise import distance
 from kvpact.doctor.program import Program, feed
+from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Capability
 
 _NEAR, _DRAWS = 2, 3

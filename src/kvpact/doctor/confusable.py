@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from kvpact.doctor.compare import Case
+from kvpact.doctor.cases import Case
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.program import Program, feed
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import combinations
 from typing import Any, TypeVar
 
-from kvpact.doctor.compare import lengths
+from kvpact.doctor.cases import lengths
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.execution import Seen
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, inconclusive, passed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpact.doctor.compare import cold
+from kvpact.doctor.cases import cold
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Finding, Verdict, Where, failed, passed
 from kvpact.doctor.lineage import Pieces, pieces

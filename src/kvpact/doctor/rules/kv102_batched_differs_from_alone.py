@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.cases import Case, Words, lengths
+from kvpact.doctor.compare import against
 from kvpact.doctor.continuation import answered_together, ended_early
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.cases import Case, Words, lengths
+from kvpact.doctor.compare import against
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.program import Advance, Program, feed

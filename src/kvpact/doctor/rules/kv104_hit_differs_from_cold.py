@@ -8,7 +8,8 @@ from itertools import count
 from typing import Any
 
 from kvpact.doctor.answered import after_answers
-from kvpact.doctor.compare import Case, Words, against, lengths
+from kvpact.doctor.cases import Case, Words, lengths
+from kvpact.doctor.compare import against
 from kvpact.doctor.confusable import confusable, whole_blocks
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Finding, Outcome, Verdict, failed, inconclusive

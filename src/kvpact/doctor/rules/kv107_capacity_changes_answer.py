@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpact.doctor.compare import Case, Words, against, in_turn, lengths
+from kvpact.doctor.cases import Case, Words, in_turn, lengths
+from kvpact.doctor.compare import against
 from kvpact.doctor.exam import Exam, Gap
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import in_words, submitted

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, against, cold, hidden, in_turn, lengths, shown, unseen
+from kvpact.doctor.cases import Case, Words, cold, hidden, in_turn, lengths, shown
+from kvpact.doctor.compare import against
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.life import state_way
@@ -11,6 +12,7 @@ from kvpact.doctor.noise import Size
 from kvpact.doctor.program import Program, Truncate, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
+from kvpact.doctor.unseen import unseen
 
 _DECODED, _CUT = 3, 5
 _CAUSE = "cutting a context back does not reach all of its state: a layer, the values, the length that the mask or the positions come from"

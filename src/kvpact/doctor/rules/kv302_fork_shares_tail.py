@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, against, hidden, in_turn, lengths, shown, unseen
+from kvpact.doctor.cases import Case, Words, hidden, in_turn, lengths, shown
+from kvpact.doctor.compare import against
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import fed_before, in_words, unforked
 from kvpact.doctor.program import Advance, Fork, Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
+from kvpact.doctor.unseen import unseen
 
 _FED = 2
 _CAUSE = "both write into the same memory behind the common part: the copy is of a reference, or the last block is shared though not full"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, hidden, in_turn, lengths, shown, unseen
+from kvpact.doctor.cases import Case, Words, hidden, in_turn, lengths, shown
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import begun, in_words
 from kvpact.doctor.program import Program, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
+from kvpact.doctor.unseen import unseen
 
 _FED = 2
 _CAUSE = "the cache, or a part of it, is kept from one call to the next and not emptied: a layer is left out, or only the length is reset"

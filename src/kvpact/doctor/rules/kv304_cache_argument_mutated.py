@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.compare import Case, Words, hidden, in_turn, lengths, shown, unseen
+from kvpact.doctor.cases import Case, Words, hidden, in_turn, lengths, shown
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import fed_before, in_words
 from kvpact.doctor.program import Advance, Load, Program, Save, Step, feed
 from kvpact.doctor.rule import Page, Rule, Way
 from kvpact.doctor.target import Capability
+from kvpact.doctor.unseen import unseen
 
 _FED = 2
 _CAUSE = "a call writes into the cache object it was given, and the caller still holds that object as the state of before"

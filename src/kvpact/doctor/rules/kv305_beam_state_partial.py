@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from kvpact.doctor.compare import Case, Words, against, cold, lengths
+from kvpact.doctor.cases import Case, Words, cold, lengths
+from kvpact.doctor.compare import against
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, inconclusive
 from kvpact.doctor.lineage import begun
