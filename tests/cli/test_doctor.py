@@ -226,7 +226,7 @@ def test_ctrl_c_at_the_drawn_programs_keeps_what_rules_found(kvpact: Any, monkey
     assert "KV101 cached-differs-from-recomputed" in out
 
 
-@pytest.mark.parametrize(("programs", "expected"), [(30, Exit.FINE), (0, Exit.COULD_NOT_RUN)])
+@pytest.mark.parametrize(("programs", "expected"), [(60, Exit.FINE), (0, Exit.COULD_NOT_RUN)])
 def test_a_budget_of_ones_own_that_is_spent_is_told_and_no_mistake(
     kvpact: Any, monkeypatch: pytest.MonkeyPatch, programs: int, expected: Exit
 ) -> None:

@@ -204,7 +204,7 @@ def test_a_finding_falls_back_to_the_program_that_failed_where_the_small_one_doe
     program = Program(steps=feed("a", tuple(range(8, 20)), 6, 1, 1))
     tried: list[Program] = []
 
-    def gap(tried_now: Program) -> Gap:
+    def gap(exam: Exam, tried_now: Program) -> Gap:
         tried.append(tried_now)
         wrong = len(tried) < 4
         return Gap(
