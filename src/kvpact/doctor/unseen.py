@@ -47,8 +47,8 @@ def _unmoved(exam: Exam, cases: Sequence[Case], words: Words, between_sessions: 
     compared = 0
     for label, build in cases:
         program = cold(exam, build(label))
-        first = _moved(exam, program, exam.first)
-        if first.effect is not None and (between_sessions or hits_may_show(exam)):
+        first = moved(program) if between_sessions else _moved(exam, program, exam.first)
+        if first.effect is not None and hits_may_show(exam):
             first = moved(program)
         compared += first.compared
         if first.effect is not None:

@@ -36,9 +36,7 @@ FAULTS = (
                 "KV310",
                 "KV402",
                 "KV404",
-        touches=frozenset(
-            {"KV410", "KV501", "KV504"}
-        ),
+                "KV501",
                 "KV604",
             }
         ),

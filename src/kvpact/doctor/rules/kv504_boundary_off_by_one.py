@@ -18,6 +18,8 @@ _CURE = "derive the start of what is computed from the hit's length alone, and k
 
 #: Tokens of the longest contexts that are tried: longer ones cost more than they tell.
 _LONGEST = 600
+#: Of hits: partial, exact, extending, on a longer entry.
+_KINDS = 4
 
 
 def sweep(exam: Exam) -> Verdict:
@@ -39,7 +41,9 @@ def sweep(exam: Exam) -> Verdict:
         if not hits:
             return inconclusive("nothing was hit: prompts may be too short for this engine's reuse, or it is switched off")
         lengths = sorted({hit.cached for hit in hits})
-        return sure(exam, f"{len(hits)} hits of {lengths[0]} to {lengths[-1]} tokens equal to cold contexts", len(hits))
+        said = f"{len(hits)} hits of {lengths[0]} to {lengths[-1]} tokens equal to cold contexts"
+        # Each has tokens of its own, and a boundary may be wrong in one kind of hit alone.
+        return sure(exam, said, len(hits), programs=max(1, len(hits) // _KINDS))
     if not hits:
         return inconclusive("every hit differs from a cold context, at whatever length: no boundary decides")
     first = wrong[0]
