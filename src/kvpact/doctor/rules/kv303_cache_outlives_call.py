@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpact.doctor.cases import Case, Words, hidden, in_turn, lengths, shown
+from kvpact.doctor.cases import Case, Words, hidden, lengths, shown
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict
 from kvpact.doctor.lineage import begun, in_words
@@ -29,14 +29,14 @@ def earlier(exam: Exam) -> Verdict:
 
     def case(before: int, length: int) -> Case:
         def build(tag: str) -> Program:
-            old = hidden(exam, tag, before + 1)
+            old = hidden(exam, tag, before + 2)
             tokens = shown(exam, f"{tag} new", length + _FED)
-            return Program(steps=feed("new", tokens, length, *[1] * (_FED - 1)), before=(Program(steps=feed("old", old, before)),))
+            return Program(steps=feed("new", tokens, length, *[1] * (_FED - 1)), before=(Program(steps=feed("old", old, before, 1)),))
 
         return f"in a call of {length} tokens after one of {before}", build
 
-    cases = [case(before, length) for length, before in in_turn(lengths(exam, (4, 20)), (30, 6))]
-    return unseen(exam, cases, _WORDS, between_sessions=True)
+    # Each length after each: a pool may have to go round before what is left there is taken again.
+    return unseen(exam, [case(before, length) for length in lengths(exam, (4, 20)) for before in (6, 30)], _WORDS, between_sessions=True)
 
 
 def kept(exam: Exam) -> Verdict:
