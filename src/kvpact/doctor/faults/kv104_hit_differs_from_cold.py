@@ -66,7 +66,7 @@ FAULTS = (
         code="KV104",
         about="a block is found by its own tokens and its place, behind any beginning",
         make=_KeyedByItsOwn,
-        touches=frozenset({"KV502"}),
+        touches=frozenset({"KV502", "KV503"}),
     ),
     Fault(
         name="kept-one-token-short",

@@ -84,14 +84,14 @@ FAULTS = (
         code="KV408",
         about="attention reads one entry too many where a block is part full",
         make=_long_read,
-        touches=frozenset({"KV201", "KV204", "KV216", "KV301", "KV303", "KV304", "KV604"}),
+        touches=frozenset({"KV201", "KV204", "KV205", "KV216", "KV301", "KV302", "KV303", "KV304", "KV604"}),
     ),
     Fault(
         name="kvpact-slots-shifted",
         code="KV409",
         about="each entry is written one slot too late",
         make=_at("slots", lambda slots, sequences: slots + 1),
-        touches=frozenset({"KV102", "KV104", "KV105", "KV106", "KV203", "KV301", "KV302", "KV304", "KV310", "KV501", "KV604"}),
+        touches=frozenset({"KV102", "KV104", "KV105", "KV106", "KV201", "KV203", "KV301", "KV302", "KV303", "KV304", "KV310", "KV604"}),
     ),
     Fault(
         name="kvpact-one-region-for-all",
