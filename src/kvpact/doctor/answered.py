@@ -12,7 +12,8 @@ from kvpact.doctor.program import Program, feed
 from kvpact.doctor.sureness import sure
 from kvpact.doctor.target import Setting
 
-_NEW, _BEHIND = 6, 3
+#: So few that the program has eight steps; the longer prompts cross a block with them.
+_NEW, _BEHIND = 4, 3
 _CAUSE = "an answer's entries are kept under other tokens, or at other places, than they were computed for"
 _CURE = "file each entry under the token it was computed from; the last drawn token has none yet"
 

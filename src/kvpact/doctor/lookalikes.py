@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,21 @@ def _alikes(exam: Exam, size: int) -> Iterator[_Alike]:
         prompt = tuple(token for block in blocks for token in block)
         return _Alike(how=how, before=((also, first) if also else (first,)), prompt=(*prompt, *end))
 
+    if size > 1:
+        yield from _inside(exam, size, alike)
+    first = _draw(exam, size, "blocks")
+    a, b, c = _blocks(first, size)
+    yield alike("two blocks have changed places", first, b, a, c)
+    first = _draw(exam, size, "later")
+    a, b, c = _blocks(first, size)
+    yield alike("it begins with the other's second block", first, b, c)
+    first, other = _draw(exam, size, "behind x"), _draw(exam, size, "behind y")
+    a, b, c = _blocks(first, size)
+    yield alike("the other's second block comes behind another beginning", first, other[:size], b, c, also=other[: size + 1])
+
+
+def _inside(exam: Exam, size: int, alike: Callable[..., _Alike]) -> Iterator[_Alike]:
+    """With other tokens inside a block."""
     first = _draw(exam, size, "swap")
     a, b, c = _blocks(first, size)
     yield alike("two tokens have changed places", first, (a[1], a[0], *a[2:]), b, c)
@@ -73,15 +88,6 @@ def _alikes(exam: Exam, size: int) -> Iterator[_Alike]:
     first, other = (_draw(exam, size, f"ends {turn}") for turn in "xy")
     parts = [(*block[:1], *new[1:-1], *block[-1:]) for block, new in zip(_blocks(first, size), _blocks(other, size), strict=True)]
     yield alike("its blocks begin and end alike", first, *parts)
-    first = _draw(exam, size, "blocks")
-    a, b, c = _blocks(first, size)
-    yield alike("two blocks have changed places", first, b, a, c)
-    first = _draw(exam, size, "later")
-    a, b, c = _blocks(first, size)
-    yield alike("it begins with the other's second block", first, b, c)
-    first, other = _draw(exam, size, "behind x"), _draw(exam, size, "behind y")
-    a, b, c = _blocks(first, size)
-    yield alike("the other's second block comes behind another beginning", first, other[:size], b, c, also=other[: size + 1])
 
 
 def _draw(exam: Exam, size: int, purpose: str, *, even: bool = False) -> tuple[int, ...]:
