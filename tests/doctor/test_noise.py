@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from kvpact.doctor.noise import Noise, Size, distance, grain, log_probabilities
+from kvpact.doctor.noise import AMPLIFIED, Noise, Size, distance, grain, log_probabilities
 
 
 def row(**shown: float) -> np.ndarray:
@@ -74,3 +74,9 @@ def test_without_a_floor_the_least_difference_still_counts() -> None:
         Size.UNCLEAR,
         Size.FAULT,
     ]
+
+
+def test_where_nothing_settles_what_a_context_amplifies_less_is_unclear() -> None:
+    """As of a server: its rows at float32 may be apart by that much, and no wider precision can be asked for."""
+    noise = Noise(repeats=True, floor=1e-6, measured="here", least=AMPLIFIED)
+    assert [noise.size(effect) for effect in (1e-4, 0.0085, 0.031)] == [Size.ROUNDING, Size.UNCLEAR, Size.FAULT]

@@ -89,17 +89,19 @@ class Size(str, Enum):
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """What KV001 measured. repeats: the same call twice gave the same bits. floor: nats between rows that may differ by rounding
-    alone, the largest seen. measured: how. unsteady: a prompt that came again was far from its first answer, and single steps were not."""
+    alone, the largest seen. measured: how. unsteady: a prompt that came again was far from its first answer, and single steps were not.
+    least: nats; less is never called a fault."""
 
     repeats: bool
     floor: float
     measured: str
     unsteady: bool = False
+    least: float = LEAST
 
     def size(self, effect: float) -> Size:
         if effect <= max(NEAR * self.floor, LEAST / NEAR):
             return Size.ROUNDING
-        return Size.FAULT if effect > max(FAR * self.floor, LEAST) else Size.UNCLEAR
+        return Size.FAULT if effect > max(FAR * self.floor, self.least) else Size.UNCLEAR
 
     def shows(self, effect: float) -> bool:
         """Whether a row that a fault moves so far would not be taken for rounding, though rounding may have moved it back by the floor.

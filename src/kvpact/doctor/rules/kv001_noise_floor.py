@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
 
 from kvpact.doctor.exam import Exam
 from kvpact.doctor.finding import Verdict, inconclusive, passed
@@ -21,42 +23,61 @@ def measure(exam: Exam, rounds: int = ROUNDS) -> Verdict:
 
     All within one session: what one session leaves to the next is no rounding, and KV108 looks at it.
     """
-    effects, repeated, repeats = [0.0], [0.0], True
     how = ["repeats"]
     if _together(exam):
         how.append("copies of a context in one batch")
     if exam.target.can(Capability.ALL_ROWS):
         how.append("the same rows of a longer prompt")
-    between, step = 0.0, 0.0
-    for turn in range(rounds):
-        tokens = exam.unshared(f"noise {turn}", exam.length(_LENGTH + 7 * turn), turn)  # a fault of hits must not set the floor
-        runs = exam.run(_program(exam, tokens))
-        first = runs.of("a")
-        step = max(step, *(grain(seen.row) for seen in first))
-        for name in _names(runs.contexts):
-            pairs = [(one.row, other.row) for one, other in zip(first, runs.of(name), strict=False)]
-            effects += [distance(one, other) for one, other in pairs]
-            if name == "b":
-                repeated += effects[-len(pairs) :]
-                repeats = repeats and all(same_bits(one, other) for one, other in pairs)
-        later = exam.run(Program(steps=feed("a", tokens), setting=exam.cold)).of("a")
-        pairs = [(one.row, other.row) for one, other in zip(first, later, strict=True)]
-        if not all(same_bits(one, other) for one, other in pairs):
-            between = max(between, *(distance(one, other) for one, other in pairs), 1e-300)
-    floor = max(max(effect for effect in effects if effect == effect), step)
-    if 0 < between <= max(LEAST, FAR * floor):  # more than that is no rounding
-        repeats, floor = False, max(floor, between)
-    if max(repeated) > AMPLIFIED and exam.target.can(Capability.UNTOLD_REUSE):  # of one shape: rounding, or a hit at fault
-        stepped, floor_of_steps = _stepped(exam, rounds)
-        if FAR * floor_of_steps < max(repeated):
-            exam.noise = Noise(repeats=stepped, floor=floor_of_steps, measured="single steps", unsteady=True)
-            apart, floor = max(repeated), floor_of_steps
-            return passed(f"{_said(stepped, floor, ['single steps'])}; prompts that come again are {apart:.2g} nats from themselves")
-    exam.noise = Noise(repeats=repeats, floor=floor, measured=", ".join(how))
+    found = _spread(exam, rounds)
+    repeats, floor = found.repeats, found.floor
+    if 0 < found.between <= max(LEAST, FAR * floor):  # more than that is no rounding
+        repeats, floor = False, max(floor, found.between)
+    # Of a server no wider precision can be had, which elsewhere settles what a context amplifies.
+    least = AMPLIFIED if exam.target.level == 0 else LEAST
+    if found.repeated > AMPLIFIED and exam.target.can(Capability.UNTOLD_REUSE):  # of one shape: rounding, or a hit at fault
+        stepped, steps = _stepped(exam, rounds)
+        if FAR * steps < found.repeated:
+            exam.noise = Noise(repeats=stepped, floor=steps, measured="single steps", unsteady=True, least=least)
+            return passed(
+                f"{_said(stepped, steps, ['single steps'])}; prompts that come again are {found.repeated:.2g} nats from themselves"
+            )
+    exam.noise = Noise(repeats=repeats, floor=floor, measured=", ".join(how), least=least)
     if floor < 1:
         return passed(_said(repeats, floor, how))
     said = "agree in bits" if repeats else "differ"
     return inconclusive(f"repeats {said}; one context is up to {floor:.2g} nats from itself ({', '.join(how)}): runs can't be compared")
+
+
+@dataclass(kw_only=True)
+class _Spread:
+    """repeats: the same call twice gave the same bits. floor: nats between rows of one context; repeated: of equal calls alone; between:
+    of the same call in two sessions, 0 where those agree in bits."""
+
+    repeats: bool = True
+    floor: float = 0.0
+    repeated: float = 0.0
+    between: float = 0.0
+
+
+def _spread(exam: Exam, rounds: int) -> _Spread:
+    found = _Spread()
+    for turn in range(rounds):
+        tokens = exam.unshared(f"noise {turn}", exam.length(_LENGTH + 7 * turn), turn)  # a fault of hits must not set the floor
+        runs = exam.run(_program(exam, tokens))
+        first = runs.of("a")
+        found.floor = max(found.floor, *(grain(seen.row) for seen in first))
+        for name in _names(runs.contexts):
+            pairs = [(one.row, other.row) for one, other in zip(first, runs.of(name), strict=False)]
+            apart = max((effect for effect in starmap(distance, pairs) if effect == effect), default=0.0)
+            found.floor = max(found.floor, apart)
+            if name == "b":
+                found.repeated = max(found.repeated, apart)
+                found.repeats = found.repeats and all(starmap(same_bits, pairs))
+        later = exam.run(Program(steps=feed("a", tokens), setting=exam.cold)).of("a")
+        pairs = [(one.row, other.row) for one, other in zip(first, later, strict=True)]
+        if not all(starmap(same_bits, pairs)):
+            found.between = max(found.between, *starmap(distance, pairs), 1e-300)
+    return found
 
 
 def _said(repeats: bool, floor: float, how: Sequence[str]) -> str:
