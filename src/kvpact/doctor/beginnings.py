@@ -39,7 +39,7 @@ def beginnings(exam: Exam) -> Verdict:
     """A row that stays as it is in all draws, though an eighth of the prompt is changed, has not seen it."""
     if exam.target.level > 0 or exam.target.form is not None:
         return Verdict(outcome=Outcome.SKIPPED, reason="what rows see is told in other ways")
-    longest = min(exam.target.max_len, _LONGEST) - 8
+    longest = min(exam.target.max_len, _LONGEST) - 32  # room for what a chat puts around a prompt
     looked = 0
     for length in sorted({size for size in (24, 72, longest) if 16 < size <= longest}):
         draws: list[_Ends] = []

@@ -79,7 +79,7 @@ FAULTS = (
         code="KV310",
         about="two contexts that begin with equally many tokens have one buffer",
         make=lambda: _KeptByShape(tiny_llama()),
-        touches=frozenset({"KV302", "KV306"}),
+        touches=frozenset({"KV306"}),
     ),
     Fault(
         name="one-position-for-all-contexts",
