@@ -32,6 +32,6 @@ FAULTS = (
         code="KV402",
         about="a fork is not counted as a holder",
         make=_ForkCountsNone,
-        touches=frozenset({"KV302", "KV403", "KV410", "KV501", "KV502", "KV504"}),
+        touches=frozenset({"KV302", "KV403", "KV410", "KV501", "KV504"}),
     ),
 )

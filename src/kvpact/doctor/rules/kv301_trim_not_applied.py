@@ -50,7 +50,7 @@ def _cases(exam: Exam) -> list[Case]:
         chunk = gone > 1 and exam.target.can(Capability.CHUNK)
         return f"after {gone} tokens were cut off and {kept} kept", lambda tag: _program(exam, tag, kept, gone, chunk=chunk)
 
-    return [case(kept, gone) for kept, gone in in_turn(lengths(exam, (4, 31)), (_CUT, 1))]
+    return [case(kept, gone) for kept, gone in in_turn(lengths(exam, (4, 31)), (1, _CUT))]
 
 
 def _program(exam: Exam, tag: str, kept: int, gone: int, *, chunk: bool) -> Program:
