@@ -35,7 +35,7 @@ def test_entries_of_an_answer_that_are_misfiled_are_found_by_who_goes_on_behind_
     found = results(Misfiled())
     assert found["KV101"].outcome is Outcome.PASSED
     assert found["KV104"].outcome is Outcome.FAILED
-    assert "goes on behind an answer of 6 tokens" in found["KV104"].reason
+    assert "goes on behind an answer of 4 tokens" in found["KV104"].reason
 
 
 @pytest.mark.parametrize("manners", [{"names": "text"}, {"ids": False}, {"chat": True, "completions": False}])
