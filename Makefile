@@ -55,7 +55,9 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	if [ -z "$$found" ]; then echo "kvpact needs Python 3.10 or newer with venv and pip; name one: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up $(VENV) with $$("$$found" --version): once, a few minutes" >&2; \
 	"$$found" -m venv $(VENV)
+	@echo "  1 of 2: build tools" >&2
 	@$(PIP) scikit-build-core nanobind cmake ninja
+	@echo "  2 of 2: torch and the other packages, and the compiled core; silent until it is done" >&2
 	@if [ -z "$$KVPACT_PURE" ] && ! command -v "$${CXX:-c++}" g++ clang++ >/dev/null; then \
 	  echo "no C++ compiler found: KVPACT_PURE=1, kvpact goes in without its compiled core" >&2; export KVPACT_PURE=1; \
 	fi; \

@@ -58,7 +58,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def unknown_options(words: list[str]) -> list[str]:
     """Options that the command does not have."""
-    command = typer.main.get_command(build_app()).commands[words[0]]  # type: ignore[attr-defined]
+    command = typer.main.get_command(build_app()).commands[words[0]]  # type: ignore[attr-defined]  # a group, as it is made
     if words[0] == "doctor":
         command = command.commands.get(words[1], command.commands["examine"])
     known = {name for parameter in command.params for name in parameter.opts} | {"-h", "--help"}

@@ -20,16 +20,14 @@ class Ring:
     def step(self, token_ids: Any, state: Any) -> Any:
         if len(token_ids) != 1:
             raise NotImplementedError("one row")
-        if state is None:
-            shape = (MODEL.layers, MODEL.groups, self.sinks + self.window, MODEL.size)
-            state = {
-                "k": np.zeros(shape, np.float32),
-                "v": np.zeros(shape, np.float32),
-                "at": np.full(self.sinks + self.window, -1),
-                "n": 0,
-            }
+        state = state or self.empty()
         scores = [self.one(t, state) for t in token_ids[0]]
         return [np.stack(scores)], state
+
+    def empty(self) -> Any:
+        shape = (MODEL.layers, MODEL.groups, self.sinks + self.window, MODEL.size)
+        keys, values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        return {"k": keys, "v": values, "at": np.full(self.sinks + self.window, -1), "n": 0}
 
     def slot(self, n: Any) -> Any:
         return n if n < self.sinks else self.sinks + (n - self.sinks) % self.window
@@ -60,14 +58,7 @@ class Prompted(Ring):
             return super().step(token_ids, state)
         if len(token_ids) != 1:
             raise NotImplementedError("one row")
-        if state is None:
-            shape = (MODEL.layers, MODEL.groups, self.sinks + self.window, MODEL.size)
-            state = {
-                "k": np.zeros(shape, np.float32),
-                "v": np.zeros(shape, np.float32),
-                "at": np.full(self.sinks + self.window, -1),
-                "n": 0,
-            }
+        state = state or self.empty()
         return [self.many(np.array(token_ids[0]), state)], state
 
     def many(self, tokens: Any, state: Any) -> Any:
